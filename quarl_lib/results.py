@@ -1,0 +1,124 @@
+"""A run's folder: where tables, figures and sentences go, and how a notebook says that it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+Progress = Callable[[int, int, str], None]
+ConfigType = TypeVar("ConfigType")
+PROJECT = Path(__file__).resolve().parents[1]
+RUN_DIR_VARIABLE = "QUARL_RUN_DIR"
+TABLE_ROWS_SHOWN = 30
+
+
+def no_progress(done: int, total: int, what: str) -> None:
+    """Report nothing: the null object for code that runs outside a notebook."""
+
+
+def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]) -> ConfigType:
+    """Build a study's Config from the names that the parameters cell defined.
+
+    Raises:
+        ValueError: a field of the Config has no parameter of its name, or the Config refuses a value.
+    """
+    names = [field.name for field in dataclasses.fields(config_class) if field.init]  # type: ignore[arg-type]
+    missing = [name for name in names if name not in namespace]
+    if missing:
+        raise ValueError(f"{config_class.__name__}: no parameter named {', '.join(missing)}; add it to the cell")
+    return config_class(**{name: namespace[name] for name in names})
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a file beside `path`, then rename it, so that no reader sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(aside)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
+class Run:
+    """The folder of one run, as a notebook sees it: `$QUARL_RUN_DIR`, or `outputs/interactive/<study>`."""
+
+    def __init__(self, study: str, config: object) -> None:
+        self.study, self.config = study, config
+        self.directory = Path(os.environ.get(RUN_DIR_VARIABLE) or PROJECT / "outputs" / "interactive" / study)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "finished.json").unlink(missing_ok=True)
+        self._last_progress = 0.0
+
+    def parameters(self) -> pd.DataFrame:
+        """Return the config as a table with one row per parameter."""
+        values = dataclasses.asdict(self.config)  # type: ignore[call-overload]
+        return pd.DataFrame({"parameter": list(values), "value": [str(v) for v in values.values()]})
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """Print and store how far the run is, at most four times a second."""
+        now = time.monotonic()
+        if done < total and now - self._last_progress < 0.25:
+            return
+        self._last_progress = now
+        state = json.dumps({"done": done, "total": total, "what": what, "time": time.time()})
+        write_atomically(self.directory / "progress.json", lambda path: path.write_text(state))
+        print(f"\r{what} {done}/{total}", end="" if done < total else "\n", flush=True)  # noqa: T201
+
+    def save(self, table: pd.DataFrame, summary: pd.DataFrame) -> None:
+        """Write `results.parquet` (long form) and `summary.csv`, each whole or not at all."""
+        write_atomically(self.directory / "results.parquet", lambda path: table.to_parquet(path, index=False))
+        write_atomically(self.directory / "summary.csv", lambda path: summary.to_csv(path, index=False))
+
+    def save_table(self, table: pd.DataFrame, name: str) -> None:
+        """Write a further table as `<name>.csv` beside the summary."""
+        write_atomically(self.directory / f"{name}.csv", lambda path: table.to_csv(path, index=False))
+
+    def figure(self, drawn: Any, name: str, alt: str) -> None:
+        """Save a figure or Axes as `figures/<name>.png` and show it with its alt text."""
+        import matplotlib.pyplot as plt
+        from IPython.display import Image, display
+
+        if len(alt.strip()) < 15:
+            raise ValueError(f"figure {name}: alt={alt!r} says too little; describe what the picture shows")
+        figure = getattr(drawn, "figure", drawn)
+        path = self.directory / "figures" / f"{name}.png"
+        write_atomically(path, lambda aside: figure.savefig(aside, format="png"))
+        plt.close(figure)
+        display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name}})
+
+    def table(self, table: pd.DataFrame, name: str = "summary") -> None:
+        """Show a table; past thirty rows only its head, with a link to `<name>.csv`."""
+        from IPython.display import Markdown, display
+
+        if name != "summary":
+            self.save_table(table, name)
+        display(table.head(TABLE_ROWS_SHOWN).style.hide(axis="index").format(precision=4, na_rep="–"))
+        if len(table) > TABLE_ROWS_SHOWN:
+            display(Markdown(f"First {TABLE_ROWS_SHOWN} of {len(table)} rows: [{name}.csv]({name}.csv)"))
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence that code made from a table."""
+        from IPython.display import Markdown, display
+
+        display(Markdown(sentence))
+
+    def finish(self, key_figure: str) -> None:
+        """Say that the last cell was reached; `key_figure` is the run's one line in the index.
+
+        Raises:
+            RuntimeError: results were not saved before.
+        """
+        for name in ("results.parquet", "summary.csv"):
+            if not (self.directory / name).exists():
+                raise RuntimeError(f"{self.study}: finish() before save(): {name} is missing")
+        text = json.dumps({"key_figure": key_figure, "time": time.time()})
+        write_atomically(self.directory / "finished.json", lambda path: path.write_text(text))
