@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from quarl_lib import provenance
+
 Progress = Callable[[int, int, str], None]
 ConfigType = TypeVar("ConfigType")
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = provenance.PROJECT
 RUN_DIR_VARIABLE = "QUARL_RUN_DIR"
+RUN_ID_VARIABLE = "QUARL_RUN_ID"
 TABLE_ROWS_SHOWN = 30
 
 
@@ -46,6 +49,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     finally:
         aside.unlink(missing_ok=True)
     return path
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {item}" for name, item in value.items()) or "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class Run:
@@ -82,8 +91,11 @@ class Run:
         """Write a further table as `<name>.csv` beside the summary."""
         write_atomically(self.directory / f"{name}.csv", lambda path: table.to_csv(path, index=False))
 
-    def figure(self, drawn: Any, name: str, alt: str) -> None:
-        """Save a figure or Axes as `figures/<name>.png` and show it with its alt text."""
+    def figure(self, drawn: Any, name: str, alt: str, data: str = "summary") -> None:
+        """Save a figure or Axes as `figures/<name>.png` and show it with its alt text.
+
+        `data` names the saved table that the figure was drawn from; the report links to it.
+        """
         import matplotlib.pyplot as plt
         from IPython.display import Image, display
 
@@ -93,7 +105,7 @@ class Run:
         path = self.directory / "figures" / f"{name}.png"
         write_atomically(path, lambda aside: figure.savefig(aside, format="png"))
         plt.close(figure)
-        display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name}})
+        display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name, "data": f"{data}.csv"}})
 
     def table(self, table: pd.DataFrame, name: str = "summary") -> None:
         """Show a table; past thirty rows only its head, with a link to `<name>.csv`."""
@@ -104,6 +116,17 @@ class Run:
         display(table.head(TABLE_ROWS_SHOWN).style.hide(axis="index").format(precision=4, na_rep="–"))
         if len(table) > TABLE_ROWS_SHOWN:
             display(Markdown(f"First {TABLE_ROWS_SHOWN} of {len(table)} rows: [{name}.csv]({name}.csv)"))
+
+    def provenance(self) -> None:
+        """Show commit, versions, CPU features, seeds and run id, and keep them as `provenance.json`."""
+        facts = provenance.gather()
+        values = dataclasses.asdict(self.config)  # type: ignore[call-overload]
+        seeds = {name: value for name, value in values.items() if "seed" in name}
+        found = {"run_id": os.environ.get(RUN_ID_VARIABLE, "interactive"), **facts, "seeds": seeds}
+        text = json.dumps(found, indent=1)
+        write_atomically(self.directory / "provenance.json", lambda path: path.write_text(text))
+        rows = [(name.replace("_", " "), _as_text(value)) for name, value in found.items() if name != "interpreter"]
+        self.table(pd.DataFrame(rows, columns=["what", "value"]), "provenance")
 
     def say(self, sentence: str) -> None:
         """Show a sentence that code made from a table."""
