@@ -1,0 +1,245 @@
+"""Every option of one ActorQ run, checked on the way in; the paper's tasks as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from quarl_lib.envs import control
+
+ALGORITHMS = ("d4pg", "dqn")
+PRECISIONS = ("fp32", "fp16", "int8", "int8a16", "int4", "int2")
+TRANSPORTS = ("shared_memory", "reverb")
+ADDERS = ("structured", "acme")
+
+
+def _require(condition: bool, name: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise ValueError(f"{name}={value!r}: {remedy}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options of one run: one task, one precision, one seed. Plain values, so that any process can unpickle it.
+
+    Raises:
+        ValueError: a value is impossible alone or beside another; the text names parameter, value and remedy.
+    """
+
+    # What is learned, and by which algorithm.
+    task: str = "dm_control:cartpole:balance"
+    algorithm: str = "d4pg"
+    seed: int = 0
+
+    # Precision of the actors, of what travels to them ("same": as the actors'), and how it travels.
+    precision: str = "fp32"
+    communication_precision: str = "same"
+    transport: str = "shared_memory"
+    backend: str = "auto"
+
+    # Actors. Periods in actor steps of one actor; sigma and epsilon are spread over the actors.
+    n_actors: int = 2
+    actor_steps: int = 60_000
+    update_period: int = 100
+    sigma_max: float = 0.6
+    epsilon_min: float = 0.02
+    epsilon_max: float = 0.4
+
+    # Replay. samples_per_insert 0: no ratio is held; error_buffer 0: the smallest that cannot deadlock.
+    adder: str = "structured"
+    n_step: int = 5
+    samples_per_insert: float = 16.0
+    error_buffer: float = 0.0
+    min_replay: int = 1_000
+    max_replay: int = 100_000
+    flush_period: int = 32
+
+    # Learner. publish_period and target_update_period in learner steps.
+    batch_size: int = 64
+    discount: float = 0.99
+    publish_period: int = 20
+    target_update_period: int = 100
+    policy_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    max_gradient_norm: float = 40.0
+    learner_threads: int = 1
+    device: str = "auto"
+
+    # Networks. DQN's Q network has the policy's hidden sizes.
+    policy_hidden: tuple[int, ...] = (128, 128, 128)
+    critic_hidden: tuple[int, ...] = (256, 256)
+    critic_layer_norm: bool = True
+    num_atoms: int = 51
+    vmin: float = 0.0
+    vmax: float = 100.0
+    double_dqn: bool = True
+
+    # When the run ends, beside actor_steps. max_seconds 0: no limit of time.
+    max_seconds: float = 0.0
+
+    # Evaluator (eval_period in actor steps of all actors). The run ends once `stop_evaluations` evaluations in a row
+    # have a mean return of at least stop_return; NaN: it takes all its actor steps.
+    eval_period: int = 2_000
+    eval_episodes: int = 5
+    stop_return: float = math.nan
+    stop_evaluations: int = 2
+
+    # Checkpoints, every so many learner steps; 0: none.
+    checkpoint_every: int = 0
+    resume: bool = False
+
+    # Energy, where no counter can be read: a fixed model, the same on both sides of every ratio.
+    cpu_watts: float = 100.0
+    ram_watts: float = 10.0
+    carbon_grams_per_kwh: float = 475.0
+
+    def __post_init__(self) -> None:
+        control.check_task(self.task)
+        self._check_choices()
+        self._check_numbers()
+        self._check_replay()
+        self._check_learner()
+
+    @property
+    def weights_precision(self) -> str:
+        """The precision that travels to the actors."""
+        return self.precision if self.communication_precision == "same" else self.communication_precision
+
+    @property
+    def replay_error_buffer(self) -> float:
+        """How far samples may run ahead of or behind the ratio, in samples.
+
+        It covers what may be in flight at once: the sampler's prefetch (two batches), what each actor writes
+        between two flushes, and Reverb's own minimum of twice the ratio.
+        """
+        if self.error_buffer:
+            return self.error_buffer
+        in_flight = self.samples_per_insert * self.flush_period * self.n_actors
+        return max(4.0 * self.batch_size + in_flight, self.smallest_error_buffer)
+
+    @property
+    def smallest_error_buffer(self) -> float:
+        """Below this, Reverb's ratio could block writers and the sampler at once."""
+        return 2.0 * max(1.0, self.samples_per_insert)
+
+    def replace(self, **changes: object) -> Config:
+        """Return a checked copy with some options changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def _check_choices(self) -> None:
+        for name, allowed in (
+            ("algorithm", ALGORITHMS), ("precision", PRECISIONS), ("communication_precision", ("same", *PRECISIONS)),
+            ("transport", TRANSPORTS), ("adder", ADDERS),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            _require(value in allowed, name, value, f"choose one of {', '.join(allowed)}")
+        suits = self.algorithm == "dqn" if control.is_discrete(self.task) else self.algorithm == "d4pg"
+        remedy = "d4pg needs continuous actions, dqn discrete ones; {} has {} actions".format(
+            self.task, "discrete" if control.is_discrete(self.task) else "continuous"
+        )
+        _require(suits, "algorithm", self.algorithm, remedy)
+
+    def _check_numbers(self) -> None:
+        for name in (
+            "n_actors", "actor_steps", "update_period", "n_step", "min_replay", "max_replay", "flush_period",
+            "batch_size", "publish_period", "target_update_period", "learner_threads", "eval_period",
+            "eval_episodes", "stop_evaluations",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            _require(isinstance(value, int) and value >= 1, name, value, "give a whole number of at least 1")
+        for name in ("checkpoint_every", "seed"):
+            value = getattr(self, name)
+            _require(isinstance(value, int) and value >= 0, name, value, "give a whole number of at least 0")
+        for name in ("policy_learning_rate", "critic_learning_rate", "max_gradient_norm", "cpu_watts"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value > 0, name, value, "give a number above 0")
+        for name in (
+            "sigma_max",
+            "ram_watts",
+            "carbon_grams_per_kwh",
+            "samples_per_insert",
+            "error_buffer",
+            "max_seconds",
+        ):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, name, value, "give a number of at least 0")
+        _require(0 <= self.discount <= 1, "discount", self.discount, "give a number in [0, 1]")
+        _require(0 <= self.epsilon_min <= self.epsilon_max <= 1, "epsilon_min", self.epsilon_min,
+                 f"give 0 <= epsilon_min <= epsilon_max <= 1 (epsilon_max={self.epsilon_max})")  # fmt: skip
+        for name in ("policy_hidden", "critic_hidden"):
+            sizes = getattr(self, name)
+            good = isinstance(sizes, tuple) and len(sizes) >= 1 and all(isinstance(n, int) and n >= 1 for n in sizes)
+            _require(good, name, sizes, "give a tuple of at least one layer size, each at least 1")
+
+    def _check_replay(self) -> None:
+        for limit in ("max_replay", "actor_steps"):
+            remedy = f"learning would never start; give at most {limit}={getattr(self, limit)}"
+            _require(self.min_replay <= getattr(self, limit), "min_replay", self.min_replay, remedy)
+        if self.error_buffer and self.samples_per_insert:
+            _require(self.error_buffer >= self.smallest_error_buffer, "error_buffer", self.error_buffer,
+                     f"writers and sampler would block each other; give at least {self.smallest_error_buffer:g} "
+                     f"(twice samples_per_insert={self.samples_per_insert:g}), or 0 to have it chosen")  # fmt: skip
+            _require(2 * self.error_buffer >= self.batch_size, "error_buffer", self.error_buffer,
+                     f"no batch of batch_size={self.batch_size} could be sampled; give at least half of it")  # fmt: skip
+
+    def _check_learner(self) -> None:
+        _require(isinstance(self.num_atoms, int) and 2 <= self.num_atoms <= 1001, "num_atoms", self.num_atoms,
+                 "a distribution needs 2 to 1001 atoms; the paper's D4PG has 51")  # fmt: skip
+        finite = math.isfinite(self.vmin) and math.isfinite(self.vmax)
+        _require(finite and self.vmin < self.vmax, "vmin", self.vmin,
+                 f"the atoms span [vmin, vmax], so give vmin below vmax={self.vmax}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """A row of the paper's Tables 3 and 4 (arXiv 1910.01055): its setting, and what its authors measured."""
+
+    task: str
+    algorithm: str
+    actor_steps: int
+    update_period: int
+    mean_return: float
+    fp32_seconds: float
+    int8_seconds: float
+    speedup: float
+    fp32_co2_kg: float
+    int8_co2_kg: float
+    co2_ratio: float
+
+
+PAPER_TASKS = tuple(
+    PaperTask(*row)
+    for row in (
+        ("dm_control:cartpole:balance", "d4pg", 40_000, 1000, 941.22, 870.91, 279.0, 3.12, 0.359, 0.150, 2.39),
+        ("dm_control:walker:stand", "d4pg", 40_000, 1000, 947.74, 871.32, 534.37, 1.63, 0.670, 0.178, 3.76),
+        ("dm_control:hopper:stand", "d4pg", 100_000, 1000, 836.41, 2660.41, 1699.17, 1.57, 0.340, 0.170, 2.00),
+        ("dm_control:reacher:hard", "d4pg", 70_000, 1000, 948.12, 1597.0, 875.34, 1.82, 0.350, 0.180, 1.94),
+        ("dm_control:cheetah:run", "d4pg", 200_000, 1000, 732.31, 2517.3, 891.84, 2.82, 0.263, 0.120, 2.19),
+        ("dm_control:finger:spin", "d4pg", 200_000, 1000, 810.32, 3256.56, 1065.52, 3.06, 0.361, 0.190, 1.90),
+        ("dm_control:humanoid:stand", "d4pg", 500_000, 100, 884.89, 13964.92, 9302.82, 1.51, 0.550, 0.270, 2.04),
+        ("dm_control:humanoid:walk", "d4pg", 700_000, 100, 649.91, 17990.66, 6223.35, 2.89, 0.560, 0.278, 2.01),
+        ("gym:CartPole-v0", "dqn", 60_000, 1000, 198.22, 963.67, 260.1, 3.70, 0.188, 0.089, 2.11),
+        ("gym:Acrobot-v1", "dqn", 100_000, 1000, -107.45, 912.24, 168.44, 5.41, 0.198, 0.097, 2.04),
+        ("gym:MountainCar-v0", "dqn", 200_000, 100, -120.62, 2861.8, 1284.32, 2.22, 0.210, 0.098, 2.14),
+    )
+)
+
+
+def paper_config(task: str, **changes: object) -> Config:
+    """Return the paper's setting for one of its tasks (policy 3 x 2048, critic 3 x 512, batch 256, ratio 16).
+
+    Raises:
+        ValueError: the task is not in Table 3.
+    """
+    rows = [row for row in PAPER_TASKS if row.task == task]
+    if not rows:
+        raise ValueError(f"task={task!r} is not in Table 3; it has {', '.join(row.task for row in PAPER_TASKS)}")
+    row = rows[0]
+    setting: dict[str, object] = dict(
+        task=task, algorithm=row.algorithm, actor_steps=row.actor_steps, update_period=row.update_period,
+        n_actors=4, sigma_max=0.2, policy_hidden=(2048,) * 3, critic_hidden=(512,) * 3, batch_size=256,
+        policy_learning_rate=1e-4, critic_learning_rate=1e-4, max_replay=1_000_000,
+        vmin=-150.0, vmax=150.0, eval_period=max(1000, row.actor_steps // 50),
+    )  # fmt: skip
+    return Config(**{**setting, **changes})  # type: ignore[arg-type]
