@@ -1,0 +1,17 @@
+"""Quantized policies in microseconds: describe one (spec), pack its weights, run it (engines)."""
+
+from quarl_lib.inference.engines import BACKENDS, Engine, make_engine
+from quarl_lib.inference.spec import PRECISIONS, Conv, Head, Layer, LayerWeights, PolicySpec, Weights
+
+__all__ = [
+    "BACKENDS",
+    "PRECISIONS",
+    "Conv",
+    "Engine",
+    "Head",
+    "Layer",
+    "LayerWeights",
+    "PolicySpec",
+    "Weights",
+    "make_engine",
+]
