@@ -1,0 +1,166 @@
+"""Read agents from disk without running what was pickled into them: settings as JSON, weights as tensors."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+import yaml
+
+
+class AgentError(RuntimeError):
+    """An agent cannot be used; the message is the reason in words for a table."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What a Stable-Baselines3 archive says in plain data: settings and weights."""
+
+    settings: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+    version: str
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Statistics of the observations a policy was trained on: clip((x - mean) / std)."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    clip: float
+
+    def __call__(self, observation: np.ndarray) -> np.ndarray:
+        """Normalise observations [n, ...] in double precision and return float32."""
+        return np.clip((observation - self.mean) / self.std, -self.clip, self.clip).astype(np.float32)
+
+
+def read_archive(path: Path) -> Archive:
+    """Read settings and weights of a Stable-Baselines3 archive; pickled objects in it stay bytes.
+
+    Raises:
+        AgentError: the archive is damaged, or holds more than weights where weights belong.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            missing = {"data", "policy.pth"} - names
+            if missing:
+                raise AgentError(
+                    f"{path.name} is no Stable-Baselines3 archive: {' and '.join(sorted(missing))} missing"
+                )
+            settings = json.loads(archive.read("data"))
+            stored = archive.read("policy.pth")
+            version_file = "_stable_baselines3_version"
+            version = archive.read(version_file).decode() if version_file in names else "unknown"
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise AgentError(f"{path.name} is damaged or cut short: {error}") from error
+    except ValueError as error:
+        raise AgentError(f"{path.name}: the settings are not JSON: {error}") from error
+    try:
+        weights = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise AgentError(f"{path.name}: policy.pth holds more than weights and was not run") from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise AgentError(f"{path.name}: policy.pth is damaged: {error}") from error
+    if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
+        raise AgentError(f"{path.name}: policy.pth is not a dictionary of tensors")
+    return Archive(settings, {name: value.float() for name, value in weights.items()}, version.strip())
+
+
+def read_normalization(path: Path) -> Normalization | None:
+    """Read the observation statistics of a pickled VecNormalize; None where it leaves observations alone.
+
+    Raises:
+        AgentError: the pickle is damaged, or asks for anything but arrays, statistics and spaces.
+    """
+    try:
+        with path.open("rb") as file:
+            state = vars(_StatisticsUnpickler(file).load())
+        if not state.get("norm_obs", True):
+            return None
+        statistics = vars(state["obs_rms"])
+        mean, variance = (np.asarray(statistics[name], np.float64) for name in ("mean", "var"))
+        epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
+    except AgentError:
+        raise
+    except Exception as error:  # a damaged pickle raises almost anything
+        raise AgentError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
+    return Normalization(mean, np.sqrt(variance + epsilon), clip)
+
+
+class _Stub:
+    """Stands for a class whose code is not needed: keeps the state, does nothing."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+
+class _StatisticsUnpickler(pickle.Unpickler):
+    """Rebuild numpy arrays; replace VecNormalize, RunningMeanStd, spaces and generators by stubs; refuse the rest."""
+
+    _ARRAYS = frozenset(
+        {
+            ("numpy", "dtype"),
+            ("numpy", "ndarray"),
+            ("multiarray", "_reconstruct"),
+            ("multiarray", "scalar"),
+            ("numeric", "_frombuffer"),
+        }
+    )
+    _STUBS = ("stable_baselines3.common.", "gym.spaces.", "gymnasium.spaces.", "numpy.random.")
+
+    def __init__(self, file: BinaryIO) -> None:
+        # Pickles of Python 2 and 3.6 name things in ASCII; latin1 keeps their array bytes as they are.
+        super().__init__(file, encoding="latin1")
+
+    def find_class(self, module: str, name: str) -> Any:
+        short = module.removeprefix("numpy.core.").removeprefix("numpy._core.")
+        if (short, name) in self._ARRAYS and module.startswith("numpy"):
+            return super().find_class(module, name)
+        if module.startswith(self._STUBS):
+            return type(name, (_Stub,), {})
+        raise AgentError(f"the pickled statistics ask for {module}.{name}, which was not run")
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without objects: the zoo's OrderedDict becomes its list of pairs."""
+
+
+_PlainLoader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, _, node: _plain(loader, node))
+
+
+def _plain(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    return loader.construct_scalar(node)  # type: ignore[arg-type]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one of the zoo's YAML files as a dictionary without building Python objects; {} where there is none.
+
+    Raises:
+        AgentError: the file is not YAML of that form.
+    """
+    if not path.exists():
+        return {}
+    try:
+        content = yaml.load(path.read_text(), Loader=_PlainLoader) or {}
+        if isinstance(content, list):  # OrderedDict: [[[key, value], ...]]
+            content = dict(content[0] if content and isinstance(content[0][0], list) else content)
+    except (yaml.YAMLError, ValueError, TypeError, IndexError, OSError) as error:
+        raise AgentError(f"{path.name} cannot be read: {error}") from error
+    return content
