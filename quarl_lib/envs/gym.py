@@ -143,7 +143,8 @@ def _import_package_of(env_id: str) -> None:
         _require("Box2D", "box2d", env_id)
     elif _MUJOCO.match(env_id):
         os.environ.setdefault("MUJOCO_GL", "egl")  # nothing is drawn; without a display the default warns
-        _require("mujoco", "actorq", env_id)
+        _require("mujoco", "mujoco", env_id)
+        _require("imageio", "mujoco", env_id)  # gymnasium's MuJoCo environments import it even if nothing is drawn
 
 
 def _require(package: str, extra: str, env_id: str) -> Any:

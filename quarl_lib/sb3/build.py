@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,7 @@ def _mlp(
     indices = _indices(weights, prefix)
     if not indices and not optional:
         raise AgentError(f"no weights under {prefix}")
-    if any(later - earlier != 2 for earlier, later in zip(indices, indices[1:], strict=False)):
+    if any(later - earlier != 2 for earlier, later in pairwise(indices)):
         raise AgentError(f"{prefix} has layers other than Linear and activation at {indices}")
     return [module for index in indices for module in (_layer(weights, f"{prefix}.{index}"), activation())]
 
