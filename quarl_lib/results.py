@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from quarl_lib import provenance
+from quarl_lib.files import write_atomically, write_json
 
 Progress = Callable[[int, int, str], None]
 ConfigType = TypeVar("ConfigType")
@@ -20,6 +21,7 @@ PROJECT = provenance.PROJECT
 RUN_DIR_VARIABLE = "QUARL_RUN_DIR"
 RUN_ID_VARIABLE = "QUARL_RUN_ID"
 TABLE_ROWS_SHOWN = 30
+BATCH_PRINTS_EVERY_S = 10.0
 
 
 def no_progress(done: int, total: int, what: str) -> None:
@@ -39,22 +41,22 @@ def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]
     return config_class(**{name: namespace[name] for name in names})
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a file beside `path`, then rename it, so that no reader sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(aside)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return path
-
-
-def _as_text(value: object) -> str:
+def _spelled_out(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {item}" for name, item in value.items()) or "none"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def as_text(number: float) -> str:
+    """Format a number for a reader: four digits, no trailing zeros, powers of ten only where they help."""
+    if math.isfinite(number) and 1e4 <= abs(number) < 1e9:
+        return f"{number:,.0f}"
+    return f"{number:.4g}"
+
+
+def as_html(table: pd.DataFrame) -> str:
+    """Return a table as plain HTML, without the index."""
+    return table.to_html(index=False, border=0, na_rep="–", float_format=as_text)
 
 
 class Run:
@@ -65,7 +67,8 @@ class Run:
         self.directory = Path(os.environ.get(RUN_DIR_VARIABLE) or PROJECT / "outputs" / "interactive" / study)
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "finished.json").unlink(missing_ok=True)
-        self._last_progress = 0.0
+        self._saved = False
+        self._last_stored = self._last_printed = 0.0
 
     def parameters(self) -> pd.DataFrame:
         """Return the config as a table with one row per parameter."""
@@ -73,19 +76,22 @@ class Run:
         return pd.DataFrame({"parameter": list(values), "value": [str(v) for v in values.values()]})
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """Print and store how far the run is, at most four times a second."""
+        """Store how far the run is, at most four times a second, and print it, more rarely in a batch."""
         now = time.monotonic()
-        if done < total and now - self._last_progress < 0.25:
+        if done < total and now - self._last_stored < 0.25:
             return
-        self._last_progress = now
-        state = json.dumps({"done": done, "total": total, "what": what, "time": time.time()})
-        write_atomically(self.directory / "progress.json", lambda path: path.write_text(state))
-        print(f"\r{what} {done}/{total}", end="" if done < total else "\n", flush=True)  # noqa: T201
+        self._last_stored = now
+        state = {"done": done, "total": total, "what": what, "time": time.time()}
+        write_json(self.directory / "progress.json", state)
+        if done >= total or now - self._last_printed > (BATCH_PRINTS_EVERY_S if RUN_DIR_VARIABLE in os.environ else 0):
+            self._last_printed = now
+            print(f"\r{what} {done}/{total}", end="" if done < total else "\n", flush=True)  # noqa: T201
 
     def save(self, table: pd.DataFrame, summary: pd.DataFrame) -> None:
         """Write `results.parquet` (long form) and `summary.csv`, each whole or not at all."""
         write_atomically(self.directory / "results.parquet", lambda path: table.to_parquet(path, index=False))
         write_atomically(self.directory / "summary.csv", lambda path: summary.to_csv(path, index=False))
+        self._saved = True
 
     def save_table(self, table: pd.DataFrame, name: str) -> None:
         """Write a further table as `<name>.csv` beside the summary."""
@@ -109,11 +115,11 @@ class Run:
 
     def table(self, table: pd.DataFrame, name: str = "summary") -> None:
         """Show a table; past thirty rows only its head, with a link to `<name>.csv`."""
-        from IPython.display import Markdown, display
+        from IPython.display import HTML, Markdown, display
 
         if name != "summary":
             self.save_table(table, name)
-        display(table.head(TABLE_ROWS_SHOWN).style.hide(axis="index").format(precision=4, na_rep="–"))
+        display(HTML(as_html(table.head(TABLE_ROWS_SHOWN))))
         if len(table) > TABLE_ROWS_SHOWN:
             display(Markdown(f"First {TABLE_ROWS_SHOWN} of {len(table)} rows: [{name}.csv]({name}.csv)"))
 
@@ -123,9 +129,8 @@ class Run:
         values = dataclasses.asdict(self.config)  # type: ignore[call-overload]
         seeds = {name: value for name, value in values.items() if "seed" in name}
         found = {"run_id": os.environ.get(RUN_ID_VARIABLE, "interactive"), **facts, "seeds": seeds}
-        text = json.dumps(found, indent=1)
-        write_atomically(self.directory / "provenance.json", lambda path: path.write_text(text))
-        rows = [(name.replace("_", " "), _as_text(value)) for name, value in found.items() if name != "interpreter"]
+        write_json(self.directory / "provenance.json", found)
+        rows = [(name.replace("_", " "), _spelled_out(value)) for name, value in found.items() if name != "interpreter"]
         self.table(pd.DataFrame(rows, columns=["what", "value"]), "provenance")
 
     def say(self, sentence: str) -> None:
@@ -140,8 +145,6 @@ class Run:
         Raises:
             RuntimeError: results were not saved before.
         """
-        for name in ("results.parquet", "summary.csv"):
-            if not (self.directory / name).exists():
-                raise RuntimeError(f"{self.study}: finish() before save(): {name} is missing")
-        text = json.dumps({"key_figure": key_figure, "time": time.time()})
-        write_atomically(self.directory / "finished.json", lambda path: path.write_text(text))
+        if not self._saved:  # files may be there, left by an earlier run in this folder
+            raise RuntimeError(f"{self.study}: finish() before save(): this run has written no results yet")
+        write_json(self.directory / "finished.json", {"key_figure": key_figure, "time": time.time()})
