@@ -181,7 +181,7 @@ class Config:
                      f"writers and sampler would block each other; give at least {self.smallest_error_buffer:g} "
                      f"(twice samples_per_insert={self.samples_per_insert:g}), or 0 to have it chosen")  # fmt: skip
             _require(2 * self.error_buffer >= self.batch_size, "error_buffer", self.error_buffer,
-                     f"no batch of batch_size={self.batch_size} could be sampled; give at least half of it")  # fmt: skip
+                     f"no batch could be sampled; give at least half of batch_size={self.batch_size}")  # fmt: skip
 
     def _check_learner(self) -> None:
         _require(isinstance(self.num_atoms, int) and 2 <= self.num_atoms <= 1001, "num_atoms", self.num_atoms,
