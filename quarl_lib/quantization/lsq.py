@@ -1,0 +1,85 @@
+"""Learned step size quantization (Esser et al., arXiv 1902.08153): the step is trained beside the weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from quarl_lib.quantization.observers import Quantizer
+
+
+class LearnedStep(Quantizer):
+    """Quantize on a learned step: `running_step` is where it starts, `log_gain` (one or one per channel) is trained.
+
+    Learning the logarithm keeps the step positive and makes a target network's average of `log_gain` mean something
+    from the first update on, because the start travels to it as a `running_*` buffer.
+    """
+
+    running_step: Tensor
+
+    def __init__(self, num_bits: int, channels: int = 0, dimensions: int = 2) -> None:
+        super().__init__(num_bits)
+        shape = (channels, *[1] * (dimensions - 1)) if channels else ()
+        self.log_gain = nn.Parameter(torch.zeros(shape))
+        self.register_buffer("running_step", torch.zeros(shape))
+
+    def step(self) -> Tensor:
+        """Return the present step size."""
+        return self.running_step * self.log_gain.exp()
+
+    def _quantize(self, x: Tensor, low: int, high: int, values: int) -> Tensor:
+        """Round `x / step` into [low, high] and scale back; `values` share one step.
+
+        Autograd gives the paper's equation 3 by itself: rounding goes unseen, so the step's gradient is the rounding
+        error inside the limits and the limit outside, scaled by 1 / sqrt(values * high).
+        """
+        step = self.step()
+        share = 1 / math.sqrt(values * high)
+        if step.requires_grad:
+            step = step * share + (step * (1 - share)).detach()
+        ratio = (x / step).clamp(low, high)
+        ratio.data.round_()
+        return ratio * step
+
+
+class LearnedWeightStep(LearnedStep):
+    """Quantize a weight on a learned step that starts at 2 mean|w| / sqrt(largest code)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2^num_bits - 1 different values per tensor (or per channel)."""
+        high = 2 ** (self.num_bits - 1) - 1
+        if not self.running_step.any().item():
+            magnitude = x.detach().abs()
+            mean = magnitude.mean() if self.log_gain.ndim == 0 else magnitude.flatten(1).mean(1)
+            start = (2 * mean / math.sqrt(high)).clamp_(min=torch.finfo(torch.float32).tiny)
+            self.running_step.copy_(start.reshape(self.running_step.shape))
+        return self._quantize(x, -high, high, x.numel() // self.log_gain.numel())
+
+
+class LearnedInputStep(LearnedStep):
+    """Quantize an input on a learned step that starts at the observed range; unsigned where nothing was negative."""
+
+    running_range: Tensor
+
+    def __init__(self, num_bits: int) -> None:
+        super().__init__(num_bits)
+        self.register_buffer("running_range", torch.zeros(2))  # least and largest value before the start
+
+    def observe(self, x: Tensor) -> None:
+        """Widen the range; once quantization has started the step is learned, and the range no longer counts."""
+        if not self.running_step.item():
+            low, high = (value.item() for value in torch.aminmax(x.detach()))
+            old_low, old_high = self.running_range.tolist()
+            self.running_range.copy_(torch.tensor((min(low, old_low), max(high, old_high))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` on the learned grid; unchanged as long as nothing was observed."""
+        least, largest = self.running_range.tolist()
+        if not (least or largest):
+            return x
+        high = 2 ** (self.num_bits - 1) - 1 if least < 0 else 2**self.num_bits - 1
+        if not self.running_step.item():
+            self.running_step.fill_(max(-least, largest) / high)
+        return self._quantize(x, -high if least < 0 else 0, high, max(x.numel() // max(len(x), 1), 1))

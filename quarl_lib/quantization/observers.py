@@ -1,0 +1,119 @@
+"""What a fake-quantized layer does to its weight or its input: a quantizer maps a tensor onto its grid.
+
+Buffers are named `running_*`, because Stable-Baselines3 copies exactly those to target networks. Ranges are read as
+plain floats on every call and quantized weights are never kept: target networks change without telling anybody.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from quarl_lib.quantization import affine
+
+FULL_PRECISION = 32
+
+
+def round_data(x: Tensor, scale: float | Tensor, low: int, high: int) -> Tensor:
+    """Overwrite `x` with `scale * clamp(round(x / scale), low, high)`, unseen by autograd, and return it.
+
+    On a fresh clone or clamp of a tensor this is the straight-through estimator: both save no output for their gradient
+    (1; 1 within the limits). An autograd.Function costs more per call than all of this arithmetic on a 64 x 64 layer.
+    """
+    x.data.div_(scale).round_().clamp_(low, high).mul_(scale)
+    return x
+
+
+class Quantizer(nn.Module):
+    """Leave a tensor as it is (32 bits); the base of the others."""
+
+    def __init__(self, num_bits: int = FULL_PRECISION) -> None:
+        super().__init__()
+        if num_bits != FULL_PRECISION:
+            affine.check_bits(num_bits)
+        self.num_bits = num_bits
+
+    def observe(self, x: Tensor) -> None:
+        """Take note of a training batch, before and after quantization starts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` on the grid, in the same shape and type, differentiable by the straight-through estimator."""
+        return x
+
+    def extra_repr(self) -> str:
+        """Return what `print(module)` shows."""
+        return f"num_bits={self.num_bits}"
+
+
+class RunningRange(Quantizer):
+    """Quantize an input per tensor, on a moving average of the batches' minimum and maximum."""
+
+    running_range: Tensor
+
+    def __init__(self, num_bits: int, decay: float = 0.99) -> None:
+        super().__init__(num_bits)
+        self.decay = decay
+        self.register_buffer("running_range", torch.zeros(3))  # minimum, maximum, batches seen: one read a call
+
+    def observe(self, x: Tensor) -> None:
+        """Move the range towards this batch's minimum and maximum; the first batch sets it."""
+        low, high = (value.item() for value in torch.aminmax(x.detach()))
+        old_low, old_high, batches = self.running_range.tolist()
+        keep = self.decay if batches else 0.0
+        new = (keep * old_low + (1 - keep) * low, keep * old_high + (1 - keep) * high, batches + 1)
+        self.running_range.copy_(torch.tensor(new))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` on the running range's grid; unchanged as long as no batch was seen."""
+        low, high, batches = self.running_range.tolist()
+        if not batches:
+            return x
+        scale, zero_point = affine.range_params(low, high, self.num_bits, "standard")
+        first, last = -zero_point, 2**self.num_bits - 1 - zero_point
+        # Half a step beyond the outer codes still rounds to them: the gradient ends where a code is clamped.
+        return round_data(x.clamp((first - 0.5) * scale, (last + 0.5) * scale), scale, first, last)
+
+
+class TensorRange(Quantizer):
+    """Quantize a weight per tensor, from its least to its largest value; nothing is clamped, the gradient is 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2^num_bits different values."""
+        low, high = (value.item() for value in torch.aminmax(x.detach()))
+        scale, zero_point = affine.range_params(low, high, self.num_bits, "standard")
+        return round_data(x.clone(), scale, -zero_point, 2**self.num_bits - 1 - zero_point)
+
+
+class ChannelRange(Quantizer):
+    """Quantize a weight per output channel (axis 0) from its least to its largest value; the gradient is 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2^num_bits different values in each channel."""
+        rows, last = x.detach().flatten(1), 2**self.num_bits - 1
+        low, high = rows.amin(1).clamp_(max=0), rows.amax(1).clamp_(min=0)
+        scale = _scale((high - low), last, x.ndim)
+        first = (low.reshape(scale.shape) / scale).round_().clamp_(-last, 0)
+        result = x.clone()
+        codes = torch.minimum(torch.maximum(result.data.div_(scale).round_(), first), first + last)
+        result.data.copy_(codes * scale)
+        return result
+
+
+class SymmetricRange(Quantizer):
+    """Quantize each row (axis 0) symmetrically on its largest magnitude, as the integer engines do; the gradient is 1.
+
+    Rows are a weight's output channels, or a batch's samples: the engines' dynamic quantization of activations.
+    """
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Return one scale a row, broadcasting over `x`; 1 for a row of zeros."""
+        return _scale(x.detach().flatten(1).abs().amax(1), 2 ** (self.num_bits - 1) - 1, x.ndim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2^num_bits - 1 different values in each row."""
+        last = 2 ** (self.num_bits - 1) - 1
+        return round_data(x.clone(), self.scale(x), -last, last)
+
+
+def _scale(span: Tensor, steps: int, dimensions: int) -> Tensor:
+    return span.div_(steps).masked_fill_(span == 0, 1.0).reshape(-1, *[1] * (dimensions - 1))

@@ -1,0 +1,195 @@
+"""Quantization-aware training: Linear and Conv2d layers that compute on quantized weights and inputs, in fp32.
+
+A fake-quantized layer keeps the parameters of the layer that it replaces (the very same objects, so an optimizer made
+before stays right) and changes nothing until quantization starts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarl_lib.quantization.affine import MAX_BITS, MIN_BITS
+from quarl_lib.quantization.lsq import LearnedInputStep, LearnedWeightStep
+from quarl_lib.quantization.observers import (
+    FULL_PRECISION,
+    ChannelRange,
+    Quantizer,
+    RunningRange,
+    SymmetricRange,
+    TensorRange,
+)
+
+METHODS = ("minmax", "lsq")
+GRIDS = ("affine", "engine")
+
+
+@dataclass(frozen=True)
+class QATConfig:
+    """Which tensors get how many bits (32: not quantized), and on which grid.
+
+    Grid "affine" is the paper's: zero points, per tensor (convolutions per channel), inputs on their running range.
+    Grid "engine" is what the integer engines compute: symmetric per output channel, inputs on each sample's own range.
+    Method "minmax" takes ranges from the values; "lsq" learns the steps (on the engine's grid those of the weights).
+
+    Raises:
+        ValueError: a bit width is not 32 or an integer from 2 to 16, or a name is unknown.
+    """
+
+    weight_bits: int = 8
+    activation_bits: int = 8
+    observation_bits: int = 8
+    edge_bits: int = 0  # weights of the first and the last layer; 0: like the others
+    method: str = "minmax"
+    grid: str = "affine"
+
+    def __post_init__(self) -> None:
+        for name in ("weight_bits", "activation_bits", "observation_bits", "edge_bits"):
+            value = getattr(self, name)
+            allowed = {*range(MIN_BITS, MAX_BITS + 1), FULL_PRECISION, *([0] if name == "edge_bits" else [])}
+            if isinstance(value, bool) or value not in allowed:
+                raise ValueError(f"{name}={value!r}: give {MIN_BITS} to {MAX_BITS}, or {FULL_PRECISION} for fp32")
+        for name, choices in (("method", METHODS), ("grid", GRIDS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(choices)}")
+
+    def weight_quantizer(self, weight: Tensor, num_bits: int) -> Quantizer:
+        """Return the quantizer of a Linear [out, in] or Conv2d [out, in, height, width] weight."""
+        if num_bits == FULL_PRECISION:
+            return Quantizer()
+        per_channel = self.grid == "engine" or weight.ndim > 2
+        if self.method == "lsq":
+            return LearnedWeightStep(num_bits, len(weight) if per_channel else 0, weight.ndim)
+        if self.grid == "engine":
+            return SymmetricRange(num_bits)
+        return ChannelRange(num_bits) if per_channel else TensorRange(num_bits)
+
+    def input_quantizer(self, num_bits: int) -> Quantizer:
+        """Return the quantizer of a layer's input."""
+        if num_bits == FULL_PRECISION:
+            return Quantizer()
+        if self.grid == "engine":
+            return SymmetricRange(num_bits)
+        return LearnedInputStep(num_bits) if self.method == "lsq" else RunningRange(num_bits)
+
+
+class FakeQuantLayer(nn.Module):
+    """What fake-quantized Linear and Conv2d share: two quantizers and the switch that starts them."""
+
+    weight: nn.Parameter
+    running_enabled: Tensor
+
+    def _adopt(self, layer: nn.Linear | nn.Conv2d, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+        self.weight_quantizer, self.input_quantizer = weight_quantizer, input_quantizer
+        # A float, because target networks get their running_* buffers by multiplying and adding.
+        self.register_buffer("running_enabled", torch.zeros(()))
+
+    def quantized_weight(self) -> Tensor:
+        """Return the weight that the layer computes with now."""
+        return self.weight_quantizer(self.weight) if self.running_enabled.item() else self.weight
+
+    def _operands(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.training and torch.is_grad_enabled():
+            self.input_quantizer.observe(x)
+        if not self.running_enabled.item():
+            return x, self.weight
+        return self.input_quantizer(x), self.weight_quantizer(self.weight)
+
+
+class FakeQuantLinear(FakeQuantLayer, nn.Linear):
+    """A Linear layer on quantized operands; its bias stays fp32."""
+
+    def __init__(self, layer: nn.Linear, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
+        # On the meta device nothing is drawn from the random generator: a run keeps its fp32 twin's numbers.
+        nn.Linear.__init__(self, layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+        self._adopt(layer, weight_quantizer, input_quantizer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [n, out] for [n, in]."""
+        return F.linear(*self._operands(x), self.bias)
+
+
+class FakeQuantConv2d(FakeQuantLayer, nn.Conv2d):
+    """A Conv2d layer on quantized operands, the weight always per output channel; its bias stays fp32."""
+
+    def __init__(self, layer: nn.Conv2d, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
+        shape = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "groups")}
+        nn.Conv2d.__init__(
+            self, layer.in_channels, layer.out_channels, **shape, bias=layer.bias is not None,
+            padding_mode=layer.padding_mode, device="meta",
+        )  # fmt: skip
+        self._adopt(layer, weight_quantizer, input_quantizer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [n, out, height, width] for [n, in, height, width]."""
+        return self._conv_forward(*self._operands(x), self.bias)
+
+
+def insert_fake_quant(root: nn.Module, where: Sequence[str], config: QATConfig) -> list[str]:
+    """Replace every Linear and Conv2d under the submodules `where` (in data-flow order) and return their names.
+
+    The first layer's input is the observation. Parameters stay the same objects, no random number is drawn.
+
+    Raises:
+        ValueError: there is no Linear or Conv2d in `where`.
+    """
+    found = [
+        (name, layer)
+        for prefix in where
+        for name, layer in root.get_submodule(prefix).named_modules(prefix=prefix)
+        if type(layer) in (nn.Linear, nn.Conv2d)
+    ]
+    if not found:
+        raise ValueError(f"where={list(where)}: {type(root).__name__} has no Linear or Conv2d layer there")
+    for position, (name, layer) in enumerate(found):
+        at_edge = position in (0, len(found) - 1)
+        weight_quantizer = config.weight_quantizer(
+            layer.weight, (config.edge_bits or config.weight_bits) if at_edge else config.weight_bits
+        )
+        input_quantizer = config.input_quantizer(config.activation_bits if position else config.observation_bits)
+        replacement = FakeQuantConv2d if isinstance(layer, nn.Conv2d) else FakeQuantLinear
+        parent, _, leaf = name.rpartition(".")
+        setattr(root.get_submodule(parent), leaf, replacement(layer, weight_quantizer, input_quantizer))
+    return [name for name, _ in found]
+
+
+def fake_quant_layers(module: nn.Module) -> Iterator[tuple[str, FakeQuantLayer]]:
+    """Yield name and layer of every fake-quantized layer, those of target networks included."""
+    return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, FakeQuantLayer))
+
+
+def start_quantization(module: nn.Module) -> None:
+    """Let every fake-quantized layer compute on quantized operands from now on."""
+    for _, layer in fake_quant_layers(module):
+        layer.running_enabled.fill_(1.0)
+
+
+def quantize_trained(policy: nn.Module, where: Sequence[str], config: QATConfig, observations: Tensor) -> nn.Module:
+    """Return a copy of a trained fp32 policy on QAT's own grid, without training: PTQ with nothing else changed.
+
+    The range of every layer's input comes from one pass over `observations` [n, ...].
+    """
+    quantized = copy.deepcopy(policy)
+    insert_fake_quant(quantized, where, config)
+    quantized.train()
+    with torch.enable_grad():
+        quantized(observations)
+    start_quantization(quantized)
+    return quantized.eval()
+
+
+@torch.no_grad()
+def bake_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Return the fp32 twin's state: every weight on its grid, quantizers left out; `module` itself is unchanged."""
+    layers = dict(fake_quant_layers(module))
+    quantizers = tuple(f"{name}.{part}" for name in layers for part in ("weight_q", "input_q", "running_enabled"))
+    state = {name: value.clone() for name, value in module.state_dict().items() if not name.startswith(quantizers)}
+    for name, layer in layers.items():
+        state[f"{name}.weight"] = layer.quantized_weight().clone()
+    return state
