@@ -1,0 +1,137 @@
+"""Time calls in pairs with a baseline, so that a ratio holds on a machine that does other work as well."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+Call = Callable[[], object]
+MEASURED_US = 20.0  # a clock read costs up to 0.1 us: calls shorter than this are timed several at once
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often to measure: `rounds` pairs of blocks; a block has at most `calls` timed calls or `block_ms` ms."""
+
+    rounds: int = 10
+    calls: int = 8
+    block_ms: float = 12.0
+    warm_calls: int = 2  # untimed ones that bring a block's own weights back into the caches
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "calls", "block_ms"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: give a positive number")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Microseconds per call of one block of calls: their median and their best."""
+
+    median_us: float
+    best_us: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One round of one candidate: its block and the block of the baseline that ran right beside it."""
+
+    name: str
+    round: int
+    candidate: Block
+    baseline: Block
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold torch and the BLAS libraries to one thread, and the garbage collector back, while a block measures."""
+    threads, collecting = torch.get_num_threads(), gc.isenabled()
+    torch.set_num_threads(1)
+    gc.disable()
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        if collecting:
+            gc.enable()
+
+
+def touch(megabytes: float) -> Call:
+    """Return a call that reads `megabytes` of data of its own and so pushes other data out of the caches."""
+    data = np.ones(max(1, int(megabytes * 1e6) // 4), np.float32)
+    return lambda: np.dot(data, data)
+
+
+def estimate_us(call: Call, budget_ms: float = 5.0) -> float:
+    """Return the best of a few calls, after two untimed ones, within about `budget_ms` milliseconds."""
+    call()
+    call()
+    best, deadline = np.inf, perf_counter() + budget_ms / 1e3
+    while True:
+        best = min(best, _timed(call, 1))
+        if perf_counter() > deadline:
+            return best
+
+
+def time_block(call: Call, schedule: Schedule, expected_us: float, before: Call | None = None) -> Block:
+    """Time one block of calls; `before` runs, untimed, ahead of every timed call (a cold cache)."""
+    # A call with cold caches cannot be repeated at once; a hot one that the clock would blur must be.
+    repeats = 1 if before else max(1, round(MEASURED_US / max(expected_us, 0.05)))
+    share = max(1, int(schedule.block_ms * 1e3 / max(expected_us * repeats, 1e-3)))
+    times = []
+    for _ in range(min(schedule.warm_calls, share) * (before is None)):
+        call()
+    for _ in range(min(schedule.calls, share)):
+        if before:
+            before()
+        times.append(_timed(call, repeats))
+    return Block(float(np.median(times)), min(times))
+
+
+def _timed(call: Call, repeats: int) -> float:
+    start = perf_counter_ns()
+    for _ in range(repeats):
+        call()
+    return (perf_counter_ns() - start) / repeats / 1e3
+
+
+def paired(
+    candidates: Mapping[str, Call],
+    baseline: Call,
+    schedule: Schedule,
+    rng: np.random.Generator,
+    before: Call | None = None,
+) -> list[Pair]:
+    """Time every candidate in rounds, each block next to a block of the baseline, in a new order each round.
+
+    What slows the machine for a while slows both blocks of a pair. Which of the two comes first alternates.
+    """
+    with one_thread():
+        expected = {name: estimate_us(call) for name, call in candidates.items()}
+        baseline_us = estimate_us(baseline)
+        pairs = []
+        for number in range(schedule.rounds):
+            for index in rng.permutation(len(candidates)):
+                name = list(candidates)[index]
+                sides = {
+                    "candidate": lambda name=name: time_block(candidates[name], schedule, expected[name], before),
+                    "baseline": lambda: time_block(baseline, schedule, baseline_us, before),
+                }
+                order: Sequence[str] = ("candidate", "baseline") if (number + index) % 2 else ("baseline", "candidate")
+                blocks = {side: sides[side]() for side in order}
+                pairs.append(Pair(name, number, blocks["candidate"], blocks["baseline"]))
+    return pairs
+
+
+def milliseconds(call: Call, repeats: int) -> float:
+    """Return the median of `repeats` calls in milliseconds, after one untimed call."""
+    call()
+    return float(np.median([_timed(call, 1) for _ in range(repeats)])) / 1e3

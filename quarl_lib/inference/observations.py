@@ -1,0 +1,53 @@
+"""Check an observation on its way into a Python backend; the native one does the same in C."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from quarl_lib.inference.spec import PolicySpec
+
+
+class ObservationCheck:
+    """Turn one observation or a batch into a contiguous batch of the policy's dtype, or refuse it.
+
+    `check(observation)` returns the batch, [n, *observation_shape], and whether it was a single observation.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self._shape = spec.observation_shape
+        self._dtype = np.dtype(np.uint8 if spec.conv else np.float32)
+
+    def __call__(self, observation: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Raise ValueError for a wrong shape or dtype, NaN or infinity, saying where."""
+        if type(observation) is not np.ndarray or observation.dtype != self._dtype:
+            observation = self._converted(observation)
+        single = observation.shape == self._shape
+        if not single and (observation.shape[1:] != self._shape or not len(observation)):
+            raise ValueError(
+                f"observation has shape {observation.shape}: the policy takes {self._shape}, or a batch of such"
+            )
+        batch = observation[None] if single else observation
+        if not batch.flags.c_contiguous:
+            batch = np.ascontiguousarray(batch)
+        if self._dtype == np.float32:
+            flat = batch.reshape(-1)
+            # The sum of squares is finite wherever all values are, overflow aside: a fifth of isfinite().all()'s time.
+            if not math.isfinite(flat.dot(flat)):
+                _refuse_infinite(observation)
+        return batch, single
+
+    def _converted(self, observation: object) -> np.ndarray:
+        array = np.asarray(observation)
+        if self._dtype == np.uint8 or array.dtype.kind not in "fiub":
+            raise ValueError(f"observation is {array.dtype}: this policy takes {self._dtype}")
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32)
+
+
+def _refuse_infinite(observation: np.ndarray) -> None:
+    places = np.argwhere(~np.isfinite(observation))
+    if len(places):
+        index = tuple(int(i) for i in places[0])
+        raise ValueError(f"observation[{', '.join(map(str, index))}] is {observation[index]}: give finite numbers")
