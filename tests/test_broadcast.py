@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from quarl_lib.actorq.broadcast import SharedMemoryBroadcast
-from quarl_lib.actorq.link import Link, SharedBlock, read
+from quarl_lib.actorq.link import Link, read
+from quarl_lib.actorq.memory import SharedBlock
 
 CONTEXT = multiprocessing.get_context("forkserver")
 NUM_BYTES = 200_000
@@ -138,7 +139,8 @@ def test_fetch_before_the_first_publication_is_an_error():
 
 
 def test_log_skips_a_row_that_a_full_disk_cut_short(tmp_path):
-    link = Link(tmp_path, 1, part="actor-0")
+    link = Link(tmp_path, 1)
+    link.part = "actor-0"
     link.log("episodes", [{"episode_return": 1.0}, {"episode_return": 2.0}])
     with open(tmp_path / "logs" / "episodes.actor-0.jsonl", "a") as file:
         file.write('{"episode_ret')

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quarl_lib.actorq.link import SharedBlock
+from quarl_lib.actorq.memory import SharedBlock
 
 _SLOT_BITS = 8
 _SLOT_MASK = (1 << _SLOT_BITS) - 1

@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from quarl_lib.actorq import broadcast
+from quarl_lib.actorq.memory import SharedBlock
+
 STOP, LEARNER_STEPS, PORT, ACTOR_STEPS = range(4)  # int64 slots of the board; one per actor follows the last
 RUNNING, ENDED, ABORTED = range(3)  # values of STOP
-
-
-class SharedBlock:
-    """Anonymous shared memory: it has no name, so nothing is left behind however its processes end.
-
-    It travels to a child as an argument of `multiprocessing.Process`, for as long as one process holds it.
-    """
-
-    def __init__(self, num_bytes: int, fd: int | None = None) -> None:
-        self.num_bytes, self.fd = num_bytes, _anonymous_file(num_bytes) if fd is None else fd
-        self.view = memoryview(mmap.mmap(self.fd, num_bytes))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (reduction.DupFd(self.fd), self.num_bytes)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)  # the mapping stays until the last view of it is gone
-
-
-def _attach(handle: Any, num_bytes: int) -> SharedBlock:
-    return SharedBlock(num_bytes, fd=handle.detach())
-
-
-def _anonymous_file(num_bytes: int) -> int:
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("quarl")
-    else:  # macOS: a file without a name is the nearest thing
-        fd, name = tempfile.mkstemp()
-        os.unlink(name)
-    os.truncate(fd, num_bytes)
-    return fd
 
 
 class Link:
@@ -56,8 +24,10 @@ class Link:
     Every counter has one writer, and an aligned 8-byte store is whole on the machines that this runs on.
     """
 
-    def __init__(self, directory: Path, num_actors: int, part: str = "supervisor") -> None:
-        self.directory, self.part, self.num_actors = Path(directory), part, num_actors
+    def __init__(
+        self, directory: Path, num_actors: int, weights: broadcast.SharedMemoryBroadcast | None = None
+    ) -> None:
+        self.directory, self.part, self.weights = Path(directory), "supervisor", weights
         self.started_at = time.time()
         self.block = SharedBlock(8 * (ACTOR_STEPS + num_actors))
         self.board = self.block.view.cast("q")
@@ -124,6 +94,14 @@ class Link:
                 raise TimeoutError(f"{self.part}: no replay server after {timeout_s:g} s; see the learner's log")
             time.sleep(0.01)
         return f"localhost:{self.board[PORT]}"
+
+    def publisher(self) -> broadcast.Publisher:
+        """Return the learner's side of the broadcast; through Reverb where no shared memory was made."""
+        return self.weights.publisher() if self.weights else broadcast.ReverbPublisher(self.address())
+
+    def subscriber(self, actor_id: int) -> broadcast.Subscriber:
+        """Return one actor's side of the broadcast."""
+        return self.weights.subscriber(actor_id) if self.weights else broadcast.ReverbSubscriber(self.address())
 
     def wall_time_s(self) -> float:
         """Return the seconds since the program started."""

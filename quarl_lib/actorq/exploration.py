@@ -1,0 +1,63 @@
+"""What actors add to their policy: Gaussian noise for D4PG, random actions for DQN, each actor its own amount."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from acme.specs import EnvironmentSpec
+
+from quarl_lib.actorq.config import Config
+
+Explore = Callable[[Any], Any]
+
+
+def sigma_of(actor_id: int, n_actors: int, sigma_max: float) -> float:
+    """Return an actor's standard deviation: evenly spread over [0, sigma_max], its middle for a single actor."""
+    return sigma_max * actor_id / (n_actors - 1) if n_actors > 1 else sigma_max / 2
+
+
+def epsilon_of(actor_id: int, n_actors: int, epsilon_min: float, epsilon_max: float) -> float:
+    """Return an actor's share of random actions: a geometric ladder (Ape-X), its middle for a single actor."""
+    position = actor_id / (n_actors - 1) if n_actors > 1 else 0.5
+    if epsilon_min == 0:  # no geometric ladder reaches 0
+        return epsilon_max * position
+    return epsilon_min * math.pow(epsilon_max / epsilon_min, position)
+
+
+class GaussianNoise:
+    """Adds noise of one standard deviation to an action in [-1, 1] and clips it there."""
+
+    def __init__(self, sigma: float, rng: np.random.Generator) -> None:
+        self.sigma, self._rng = np.float32(sigma), rng
+
+    def __call__(self, action: np.ndarray) -> np.ndarray:
+        """Return a new action, float32."""
+        noise = self._rng.standard_normal(action.shape, np.float32)
+        noise *= self.sigma
+        noise += action
+        np.minimum(noise, 1.0, out=noise)
+        return np.maximum(noise, -1.0, out=noise)
+
+
+class EpsilonGreedy:
+    """Replaces a share of the actions by random ones."""
+
+    def __init__(self, epsilon: float, num_actions: int, rng: np.random.Generator) -> None:
+        self.epsilon, self._num_actions, self._rng = epsilon, num_actions, rng
+
+    def __call__(self, action: int) -> int:
+        """Return the action, or a random one."""
+        if self._rng.random() < self.epsilon:
+            return int(self._rng.integers(self._num_actions))
+        return action
+
+
+def make_exploration(config: Config, spec: EnvironmentSpec, actor_id: int, rng: np.random.Generator) -> Explore:
+    """Return what one actor does to its policy's actions."""
+    if config.algorithm == "d4pg":
+        return GaussianNoise(sigma_of(actor_id, config.n_actors, config.sigma_max), rng)
+    epsilon = epsilon_of(actor_id, config.n_actors, config.epsilon_min, config.epsilon_max)
+    return EpsilonGreedy(epsilon, spec.actions.num_values, rng)
