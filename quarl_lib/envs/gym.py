@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -58,7 +60,8 @@ def make(env_id: str, time_feature: bool = False, **kwargs: Any) -> gymnasium.En
     env_id = current_name(env_id)
     _import_package_of(env_id)
     try:
-        env = make_atari(env_id, **kwargs) if is_atari(env_id) else gymnasium.make(env_id, **kwargs)
+        with _known_warnings_silenced(env_id):
+            env = make_atari(env_id, **kwargs) if is_atari(env_id) else gymnasium.make(env_id, **kwargs)
     except (gymnasium.error.Error, ImportError) as error:
         raise EnvironmentMissing(f"{env_id}: {error}") from error
     return TimeFeature(env) if time_feature else env
@@ -131,6 +134,22 @@ class WholeGame(gymnasium.Wrapper):
             observation, info = self.env.reset()
             terminated = False
         return observation, reward, terminated, truncated, info
+
+
+@contextmanager
+def _known_warnings_silenced(env_id: str) -> Iterator[None]:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT about an attribute in gymnasium's own models while they are built."""
+    if not _MUJOCO.match(env_id):
+        yield
+        return
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _import_package_of(env_id: str) -> None:

@@ -154,7 +154,8 @@ def _load_archive(file: AgentFile) -> Agent:
     def beside(name: str) -> Path:
         return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
 
-    config, env_kwargs = read_yaml(beside("config.yml")), read_yaml(beside("env_kwargs.yml"))
+    config = read_yaml(beside("config.yml")) or read_yaml(beside("recipe.json"))  # JSON is YAML
+    env_kwargs = read_yaml(beside("env_kwargs.yml"))
     wrapper = str(config.get("env_wrapper") or "")
     if wrapper and not any(known in wrapper for known in (TIME_FEATURE, ATARI_WRAPPER)):
         raise AgentError(f"trained behind {wrapper}, which is not supported")
