@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 
-from quarl_lib.inference.heads import ActionHead
+from quarl_lib.inference.framework_engine import FrameworkEngine
 from quarl_lib.inference.observations import ObservationCheck
 from quarl_lib.inference.onnx_graph import INPUT, OUTPUT, Range, build
-from quarl_lib.inference.pack import read_version, unpack
 from quarl_lib.inference.spec import PolicySpec, Weights
 
 PRECISIONS = ("fp32", "int8", "int4g128")
@@ -30,29 +29,17 @@ def weight_code_max() -> int:
     return 127 if any("vnni" in name for name in cpu_features()) else 63
 
 
-class OnnxEngine:
+class OnnxEngine(FrameworkEngine):
     """A policy run by onnxruntime on one thread; a new session is built at every load."""
 
     backend = "onnxruntime"
 
     def __init__(self, spec: PolicySpec, precision: str, seed: int = 0) -> None:
         """Make an engine without weights."""
-        self.spec, self.precision, self.reason = spec, precision, ""
-        self.weights_version = -1
+        super().__init__(spec, precision, seed)
         self.ranges: list[Range] | None = None
-        self._check, self._head = ObservationCheck(spec), ActionHead(spec, seed)
         self._session: ort.InferenceSession | None = None
         self._weights: Weights | None = None
-
-    def load(self, buffer: object, *, copy: bool = False, verify: bool | None = None) -> None:
-        """Take the weights of a packed buffer, dequantized, and quantize them again onnxruntime's way."""
-        self.set_weights(unpack(self.spec, buffer), read_version(buffer))
-
-    def set_weights(self, weights: Weights, weights_version: int = 0) -> None:
-        """Take float32 weights."""
-        self.load_export(export(self.spec, weights, self.precision, self.ranges), weights_version)
-        # Static quantization needs them again at `calibrate`; a dynamic graph never does.
-        self._weights = weights if self.spec.conv and self.precision == "int8" else None
 
     def load_export(self, message: bytes, weights_version: int = 0) -> None:
         """Take a message of `export` as it is."""
@@ -71,17 +58,15 @@ class OnnxEngine:
         if self._weights is None:
             raise ValueError(f"calibrate at {self.precision}: only a loaded convolutional int8 policy has ranges")
         self.ranges = input_ranges(self.spec, self._weights, observations)
-        self.set_weights(self._weights, self.weights_version)
+        self._build(self._weights)
 
-    def __call__(self, observation: np.ndarray) -> np.ndarray | int:
-        """Return the action for one observation, or the actions for a batch."""
-        if self._session is None:
-            raise ValueError("no weights yet: load a packed buffer before the first call")
-        batch, single = self._check(observation)
-        actions = self._head(self._session.run([OUTPUT], {INPUT: batch})[0])
-        if not single:
-            return actions
-        return int(actions[0]) if self.spec.head.discrete else actions[0]
+    def _build(self, weights: Weights) -> None:
+        self._session = _session(export(self.spec, weights, self.precision, self.ranges))
+        # Static quantization needs them again at `calibrate`; a dynamic graph never does.
+        self._weights = weights if self.spec.conv and self.precision == "int8" else None
+
+    def _outputs(self, batch: np.ndarray) -> np.ndarray:
+        return self._session.run([OUTPUT], {INPUT: batch})[0]
 
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from quarl_lib.inference.heads import middle_and_half_width
 from quarl_lib.inference.spec import Conv, Layer, LayerWeights, PolicySpec, Weights
 
 OPSETS = (helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1))
@@ -24,7 +25,7 @@ def build(
     ranges: Sequence[Range] | None = None,
     taps: bool = False,
 ) -> ModelProto:
-    """Return the model of a policy up to its head: observation [n, ...] -> output [n, action_dim].
+    """Return the model of a policy, its head included where that is tanh or clip: [n, ...] -> [n, action_dim].
 
     precision: fp32; int8: linear layers quantize their input per call, weights per output channel to +-`code_max`
     (63 where 8-bit products are summed in int16 and would saturate, else 127); int4g128: hidden layers in groups.
@@ -44,7 +45,7 @@ def build(
         name = graph.flatten(name, len(spec.conv))
     for index, (layer, arrays) in enumerate(zip(spec.layers, weights.layers, strict=True), start=len(spec.conv)):
         name = graph.linear(index, layer, arrays, name, hidden=0 < index < len(spec.conv) + len(spec.layers) - 1)
-    graph.node("Identity", [name], output=OUTPUT)
+    graph.node("Identity", [graph.bounded(name, spec)], output=OUTPUT)
     kind = TensorProto.UINT8 if spec.conv else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info(INPUT, kind, ["n", *spec.observation_shape])]
     outputs = [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", spec.action_dim])]
@@ -77,7 +78,7 @@ class _Graph:
         scaled = self.node("Mul", [centred, self.constant("inverse_std", weights.observation_inverse_std)])
         if np.isinf(clip):
             return scaled
-        low, high = self.constant("low", np.float32(-clip)), self.constant("high", np.float32(clip))
+        low, high = self.constant("clip_low", np.float32(-clip)), self.constant("clip_high", np.float32(clip))
         return self.node("Clip", [scaled, low, high])
 
     def conv(self, index: int, conv: Conv, arrays: LayerWeights, name: str) -> str:
@@ -113,6 +114,19 @@ class _Graph:
         if kind == "silu":
             return self.node("Mul", [name, self.node("Sigmoid", [name])])
         return name if kind == "identity" else self.node({"relu": "Relu", "tanh": "Tanh", "elu": "Elu"}[kind], [name])
+
+    def bounded(self, name: str, spec: PolicySpec) -> str:
+        """Squash or clip to the action's bounds; heads that choose or draw run outside the graph."""
+        if spec.head.kind == "clip":
+            low, high = (self.constant(k, np.float32(v)) for k, v in (("low", spec.head.low), ("high", spec.head.high)))
+            return self.node("Min", [self.node("Max", [name, low]), high])
+        if spec.head.kind != "tanh":
+            return name
+        middle, half_width = middle_and_half_width(spec)
+        name = self.node("Tanh", [name])
+        if (half_width != 1).any():
+            name = self.node("Mul", [name, self.constant("half_width", half_width)])
+        return self.node("Add", [name, self.constant("middle", middle)]) if middle.any() else name
 
     def _layer_input(self, index: int, name: str, pixels: bool = False) -> str:
         self.taps.append(name)

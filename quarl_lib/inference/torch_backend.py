@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from quarl_lib.inference.heads import ActionHead
-from quarl_lib.inference.observations import ObservationCheck
-from quarl_lib.inference.pack import read_version, unpack
+from quarl_lib.inference.framework_engine import FrameworkEngine
+from quarl_lib.inference.heads import middle_and_half_width
 from quarl_lib.inference.spec import Layer, LayerWeights, PolicySpec, Weights
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
@@ -44,8 +43,27 @@ class _Pixels(nn.Module):
         return x.float() / 255.0
 
 
+class _Bounded(nn.Module):
+    """Squash or clip outputs to the action's bounds."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__()
+        self.squash = spec.head.kind == "tanh"
+        middle, half_width = middle_and_half_width(spec)
+        self.unit = bool((middle == 0).all() and (half_width == 1).all())
+        bounds = {"middle": middle, "half_width": half_width, "low": spec.head.low, "high": spec.head.high}
+        for name, value in bounds.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the actions."""
+        if not self.squash:
+            return x.clamp(self.low, self.high)
+        return x.tanh() if self.unit else torch.addcmul(self.middle, self.half_width, x.tanh())
+
+
 def module_from_spec(spec: PolicySpec, weights: Weights) -> nn.Sequential:
-    """Return the policy up to its head as a torch module in eval mode, with weights of its own."""
+    """Return the policy as a torch module in eval mode, weights copied, with its head where that is tanh or clip."""
     parts: list[nn.Module] = []
     if spec.normalize_observation:
         mean, inverse_std = _tensor(weights.observation_mean), _tensor(weights.observation_inverse_std)
@@ -60,6 +78,8 @@ def module_from_spec(spec: PolicySpec, weights: Weights) -> nn.Sequential:
     for layer, arrays in zip(spec.layers, weights.layers, strict=True):
         linear = nn.utils.skip_init(nn.Linear, layer.in_features, layer.out_features)
         parts += [_filled(linear, arrays), *_layer_norm(layer, arrays), *_activation(layer.activation)]
+    if spec.head.kind in ("tanh", "clip"):
+        parts.append(_Bounded(spec))
     return nn.Sequential(*parts).eval().requires_grad_(False)
 
 
@@ -79,60 +99,45 @@ def export(spec: PolicySpec, weights: Weights, precision: str) -> bytes:
     return buffer.getvalue()
 
 
-class TorchEngine:
-    """A policy run by PyTorch, batch [n, obs] inside; heads and checks are the ones of every Python backend."""
+class TorchEngine(FrameworkEngine):
+    """A policy run by PyTorch; `frozen` lets TorchScript fold and fuse the module first."""
 
     backend = "torch"
 
     def __init__(self, spec: PolicySpec, precision: str, seed: int = 0, *, frozen: bool = False) -> None:
-        """Make an engine without weights; `frozen` lets TorchScript fold and fuse the fp32 module."""
-        self.spec, self.precision, self.reason = spec, precision, ""
-        self.weights_version = -1
+        """Make an engine without weights."""
+        super().__init__(spec, precision, seed)
         self.frozen = frozen
-        self._check, self._head = ObservationCheck(spec), ActionHead(spec, seed)
-        self._plain: nn.Module | None = None
+        self._eager: nn.Module | None = None
         self._module: nn.Module | None = None
-
-    def load(self, buffer: object, *, copy: bool = False, verify: bool | None = None) -> None:
-        """Take the weights of a packed buffer, dequantized, and quantize them again torch's way."""
-        self.set_weights(unpack(self.spec, buffer), read_version(buffer))
-
-    def set_weights(self, weights: Weights, weights_version: int = 0) -> None:
-        """Take float32 weights."""
-        plain = module_from_spec(self.spec, weights)
-        self._use(plain if self.precision == "fp32" else quantize_dynamic(plain, self.precision), weights_version)
 
     def load_export(self, message: bytes, weights_version: int = 0) -> None:
         """Take a message of `export`: unpickle it and copy it into the module, which repacks quantized weights.
 
         Raises:
-            ValueError: no weights were set before: PyTorch needs a module to load into.
+            ValueError: no weights were set before: a state_dict needs a module to load into.
         """
-        if self._plain is None:
+        if self._eager is None:
             raise ValueError("load_export before set_weights: a state_dict needs a module to load into")
+        # torch.ao's packed weights are no tensors, so only the fp32 message can be read without unpickling objects.
         state = torch.load(io.BytesIO(message), weights_only=self.precision == "fp32")
         with _quantized_engine(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._plain.load_state_dict(state)
-        self._use(self._plain, weights_version)
-
-    def _use(self, module: nn.Module, weights_version: int) -> None:
-        self._plain = self._module = module
-        if self.frozen:
-            self._module = _frozen(module, self.spec)
+            self._eager.load_state_dict(state)
+        self._use(self._eager)
         self.weights_version = weights_version
 
-    def __call__(self, observation: np.ndarray) -> np.ndarray | int:
-        """Return the action for one observation, or the actions for a batch."""
-        if self._module is None:
-            raise ValueError("no weights yet: load a packed buffer before the first call")
-        batch, single = self._check(observation)
+    def _build(self, weights: Weights) -> None:
+        module = module_from_spec(self.spec, weights)
+        self._use(module if self.precision == "fp32" else quantize_dynamic(module, self.precision))
+
+    def _use(self, module: nn.Module) -> None:
+        self._eager = module
+        self._module = _frozen(module, self.spec) if self.frozen else module
+
+    def _outputs(self, batch: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            outputs = self._module(torch.from_numpy(batch)).numpy()
-        actions = self._head(outputs)
-        if not single:
-            return actions
-        return int(actions[0]) if self.spec.head.discrete else actions[0]
+            return self._module(torch.from_numpy(batch)).numpy()
 
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
