@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# How a runner tells a notebook where its run's folder is, and under which name it will be listed.
+RUN_DIR_VARIABLE = "QUARL_RUN_DIR"
+RUN_ID_VARIABLE = "QUARL_RUN_ID"
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` fill a file beside `path`, then rename it."""

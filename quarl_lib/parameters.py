@@ -150,15 +150,19 @@ def _refusal(name: str, kind: str, value: Any, remedy: str = "") -> ValueError:
     return ValueError(f"parameter {name}: {value!r} is not of type {kind}" + (f"; {remedy}" if remedy else ""))
 
 
-def _known(name: str, declared: Mapping[str, Parameter]) -> Parameter:
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return what to do about an unknown name: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+def known(name: str, declared: Mapping[str, Parameter]) -> Parameter:
     if SECRET.search(name):
         raise ValueError(
             f"parameter {name}: looks like a secret, and parameters are written into reports; leave it out"
         )
     if name not in declared:
-        near = difflib.get_close_matches(name, declared, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(declared)}"
-        raise ValueError(f"parameter {name}: unknown; {hint}")
+        raise ValueError(f"parameter {name}: unknown; {suggestion(name, declared)}")
     return declared[name]
 
 
@@ -179,7 +183,7 @@ def from_yaml(text: str, declared: Mapping[str, Parameter], source: str) -> dict
         if key.value in values:
             raise ValueError(f"{where}: {key.value} stands there twice")
         try:
-            values[key.value] = _from_node(key.value, _known(key.value, declared).type, node)
+            values[key.value] = _from_node(key.value, known(key.value, declared).type, node)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
     return values
@@ -192,7 +196,7 @@ def from_pairs(pairs: Iterable[str], declared: Mapping[str, Parameter], grid: bo
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"-p {pair}: write name=value")
-        parameter = _known(name.strip(), declared)
+        parameter = known(name.strip(), declared)
         if text.strip().lower() in ("null", "~"):
             raise _refusal(parameter.name, parameter.type, text, "leave the parameter out to keep its default")
         if grid:
@@ -210,7 +214,7 @@ def _grid_values(parameter: Parameter, text: str) -> list[Any]:
 
 def from_values(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
     """Hold Python values against the declared parameters: the same rules as on the command line."""
-    return {name: from_value(name, _known(name, declared).type, value) for name, value in values.items()}
+    return {name: from_value(name, known(name, declared).type, value) for name, value in values.items()}
 
 
 def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:

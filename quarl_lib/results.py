@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from quarl_lib import provenance
-from quarl_lib.files import write_atomically, write_json
+from quarl_lib.files import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, write_atomically, write_json
 
 Progress = Callable[[int, int, str], None]
 ConfigType = TypeVar("ConfigType")
 PROJECT = provenance.PROJECT
-RUN_DIR_VARIABLE = "QUARL_RUN_DIR"
-RUN_ID_VARIABLE = "QUARL_RUN_ID"
 TABLE_ROWS_SHOWN = 30
 BATCH_PRINTS_EVERY_S = 10.0
 
@@ -68,7 +66,7 @@ class Run:
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "finished.json").unlink(missing_ok=True)
         self._saved = False
-        self._last_stored = self._last_printed = 0.0
+        self._last_stored = self._last_printed = time.monotonic() - 1.0
 
     def parameters(self) -> pd.DataFrame:
         """Return the config as a table with one row per parameter."""

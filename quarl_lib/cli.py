@@ -1,0 +1,158 @@
+"""The `quarl` command: a thin cover over catalog, plan, runner, report and doctor."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from quarl_lib import catalog
+
+OK, NOT_ALL_OK, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return options.act(options)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (ValueError, OSError) as error:
+        print(f"quarl: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every subcommand."""
+    parser = argparse.ArgumentParser(prog="quarl", description="Experiments on quantized reinforcement learning.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("list", help="the studies, and the question that each answers")
+    command.set_defaults(act=list_studies)
+
+    command = commands.add_parser("describe", help="a study's parameters: name, type, default, help")
+    command.add_argument("study")
+    command.set_defaults(act=describe)
+
+    command = commands.add_parser("run", help="run a study, or all of them, and write their reports")
+    command.add_argument("study", help="a study's name, several with commas between, or all")
+    command.add_argument("--preset", default="laptop", metavar="|".join(catalog.PRESETS), help="default: laptop")
+    command.add_argument("-p", dest="pairs", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
+    command.add_argument("-f", dest="files", action="append", default=[], type=Path, metavar="FILE.yaml")
+    command.add_argument("--output", type=Path, metavar="DIR", help="default: outputs")
+    command.add_argument("--name", metavar="SUITE", help="the folder below the output's; default: the preset")
+    command.add_argument("--grid", action="store_true", help="-p a=1,2 makes one run for each value")
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side")
+    command.add_argument("--timeout", type=seconds, metavar="TIME", help="for each run: 90, 90s, 10m, 2h")
+    command.add_argument("--cell-timeout", type=seconds, metavar="TIME", help="for each cell of a notebook")
+    command.add_argument("--force", action="store_true", help="run again what is done already")
+    command.add_argument("--retry-failed", action="store_true", help="run only what failed or timed out before")
+    command.add_argument("--dry-run", action="store_true", help="show the runs and their parameters, start none")
+    command.set_defaults(act=run)
+
+    command = commands.add_parser("report", help="write the reports of a run or a suite anew")
+    command.add_argument("directory", type=Path, metavar="DIR")
+    command.set_defaults(act=report)
+
+    command = commands.add_parser("compare", help="lay the summaries of runs or suites side by side")
+    command.add_argument("directories", nargs="+", type=Path, metavar="DIR")
+    command.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE.html")
+    command.set_defaults(act=compare)
+
+    command = commands.add_parser("doctor", help="what this machine can do, and what to do where it cannot")
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(act=doctor)
+    return parser
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as 90, 90s, 10m or 2h."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r}: write 90, 90s, 10m or 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def list_studies(options: argparse.Namespace) -> int:
+    """Print every study with its question."""
+    studies = catalog.find_studies(catalog.find_project())
+    for study in studies.values():
+        print(f"{study.name:<{max(map(len, studies))}}  {study.question}")
+    return OK
+
+
+def describe(options: argparse.Namespace) -> int:
+    """Print what a study asks and every parameter that it takes."""
+    (study,) = catalog.choose(catalog.find_project(), options.study)
+    for paragraph in study.introduction:
+        print(textwrap.fill(paragraph.lstrip("# "), 100) + "\n")
+    for parameter in study.parameters.values():
+        print(f"{parameter.name}: {parameter.type} = {parameter.default!r}")
+        if parameter.help:
+            print(textwrap.indent(textwrap.fill(parameter.help, 96), "    "))
+    return OK
+
+
+def run(options: argparse.Namespace) -> int:
+    """Plan the runs, then run them; 0 only if all are ok."""
+    from quarl_lib import plan
+
+    project = catalog.find_project()
+    tasks = plan.make(
+        project, options.study, options.preset, pairs=options.pairs, files=options.files,
+        output=options.output, suite=options.name, grid=options.grid,
+    )  # fmt: skip
+    if options.dry_run:
+        for task in tasks:
+            print(f"{task.study}  {task.directory}")
+            for name, value in task.parameters.items():
+                print(f"  {name} = {value!r}" + ("  (changed)" if name in task.changed else ""))
+        return OK
+    from quarl_lib import runner
+    from quarl_lib.display import Display
+
+    how = runner.Options(
+        jobs=options.jobs, force=options.force, retry_failed=options.retry_failed,
+        timeout_s=options.timeout, cell_timeout_s=options.cell_timeout,
+    )  # fmt: skip
+    records = runner.run(tasks, how, Display(tasks))
+    found = sorted({record["state"] for record in records})
+    index = tasks[0].directory.parents[1] / "index.html"
+    if index.exists():
+        print(f"\n{index}")
+    if "interrupted" in found:
+        return INTERRUPTED
+    return OK if found == ["ok"] else NOT_ALL_OK
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the report of one run, or every report and the index of a suite."""
+    from quarl_lib import index, report
+
+    for path in index.rebuild(options.directory, report.build):
+        print(path)
+    return OK
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Write a page that lays runs or suites side by side."""
+    from quarl_lib import comparison
+
+    print(comparison.build(options.directories, options.output))
+    return OK
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print what this machine can do; 0 if the studies can run."""
+    from quarl_lib import doctor
+
+    return doctor.show(as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
