@@ -88,7 +88,8 @@ class TimeFeature(gymnasium.Wrapper):
         super().__init__(env)
         box = env.observation_space
         assert isinstance(box, spaces.Box)
-        self.observation_space = spaces.Box(np.append(box.low, 0.0), np.append(box.high, 1.0), dtype=box.dtype)  # type: ignore[arg-type]
+        low, high = (np.append(bound, share).astype(box.dtype) for bound, share in ((box.low, 0.0), (box.high, 1.0)))
+        self.observation_space = spaces.Box(low, high, dtype=low.dtype.type)
         self._limit = (env.spec.max_episode_steps if env.spec else None) or 1000
         self._elapsed = 0
 

@@ -27,20 +27,22 @@ def evaluate(
     episodes: int,
     seed: int,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    normalize: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> pd.DataFrame:
     """Play `episodes` episodes with deterministic actions and return one row for each.
 
     Episode i starts from seed + i whatever the policy, so that two policies meet the same starts. Up to 32
     environments run side by side and share one batch, whose size stays the same from the first step to the last:
-    what an episode sees of rounding does not depend on when the others end.
+    what an episode sees of rounding does not depend on when the others end. `normalize` is the agent's own by default.
     """
     if episodes < 1:
         raise ValueError(f"episodes={episodes} must be at least 1")
+    normalize = normalize or agent.normalize
     envs = [agent.make_env() for _ in range(min(episodes, MAX_ENVS))]
     try:
         lanes = _Lanes(envs, episodes, seed)
         while lanes.active:
-            if lanes.step(policy.act(agent.normalize(lanes.observations))):
+            if lanes.step(policy.act(normalize(lanes.observations))):
                 progress(len(lanes.rows), episodes, f"{agent.name} episodes")
     finally:
         for env in envs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from quarl_lib.envs import gym as environments
 from quarl_lib.sb3.agents import AgentFile, load_agent
 from quarl_lib.sb3.evaluate import evaluate
-from quarl_lib.sb3.recipes import Recipe, recipe_for
+from quarl_lib.sb3.recipes import RECIPES, Recipe, recipe_for
 
 EVALUATION_EPISODES = 20
 EVALUATION_SEED = 1_000_000  # far from any seed used in training
@@ -59,8 +59,9 @@ def train(
         if steps < 1:
             raise ValueError(f"steps={steps} must be at least 1; leave it out for the recipe's own number")
         recipe = dataclasses.replace(recipe, total_steps=steps)
-    folder = Path(agents_dir) / recipe.algorithm.lower() / recipe.env_id
+    folder = _folder(Path(agents_dir), recipe)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.json").unlink(missing_ok=True)
     path = folder / f"{recipe.env_id}.zip"
 
     begin = time.monotonic()
@@ -79,6 +80,41 @@ def train(
     returns = evaluate(agent, agent.policy, EVALUATION_EPISODES, EVALUATION_SEED).episode_return
     _write_record(folder / "recipe.json", recipe, seed, model.num_timesteps, wall_time_s, returns.to_numpy())
     return path
+
+
+def train_agents(
+    agents_dir: str | Path,
+    algorithms: Collection[str],
+    env_ids: Collection[str],
+    seed: int,
+    progress: Progress = lambda done, total, what: None,
+    steps: int | None = None,
+) -> list[tuple[Recipe, str]]:
+    """Train every recipe of these algorithms and environments into one folder; go on where one cannot be trained.
+
+    An agent that stands there already, finished, from the same recipe and seed, is kept: an interrupted training of
+    many agents goes on with the next one. Returns the recipes that could not be trained, each with the reason.
+
+    Raises:
+        ValueError: there is no recipe for any of them.
+    """
+    wanted = {(algorithm.upper(), environments.current_name(env_id)) for algorithm in algorithms for env_id in env_ids}
+    recipes = [recipe for key, recipe in RECIPES.items() if key in wanted]
+    if not recipes:
+        raise ValueError(f"no recipe for algorithms={list(algorithms)} on env_ids={list(env_ids)}")
+    failures: list[tuple[Recipe, str]] = []
+    for number, recipe in enumerate(recipes, start=1):
+
+        def report(done: int, total: int, what: str, number: int = number) -> None:
+            progress(done, total, f"agent {number} of {len(recipes)}, {what}")
+
+        if _stands(Path(agents_dir), recipe, seed, steps):
+            continue
+        try:
+            train(recipe.algorithm, recipe.env_id, seed, steps, report, agents_dir)
+        except environments.EnvironmentMissing as error:
+            failures.append((recipe, str(error)))
+    return failures
 
 
 def make_training_env(recipe: Recipe, seed: int) -> VecEnv:
@@ -130,6 +166,20 @@ class _Report(BaseCallback):
         return True
 
 
+def _stands(agents_dir: Path, recipe: Recipe, seed: int, steps: int | None) -> bool:
+    """Say whether `recipe.json`, which is written last, tells of this very training."""
+    record = _folder(agents_dir, recipe) / "recipe.json"
+    if not record.exists():
+        return False
+    wanted = {**dataclasses.asdict(recipe), "total_steps": steps or recipe.total_steps, "seed": seed}
+    stored = json.loads(record.read_text())
+    return all(stored.get(name) == value for name, value in json.loads(json.dumps(wanted)).items())
+
+
+def _folder(agents_dir: Path, recipe: Recipe) -> Path:
+    return agents_dir / recipe.algorithm.lower() / recipe.env_id
+
+
 def _schedule(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("linear:"):
         return LinearSchedule(float(value.removeprefix("linear:")), 0.0, 1.0)
@@ -157,4 +207,4 @@ def _write_record(
         "evaluation_episodes": len(returns),
         "versions": {name: version(name) for name in PACKAGES},
     }
-    path.write_text(json.dumps(record, indent=2, default=dict) + "\n")
+    path.write_text(json.dumps(record, indent=2) + "\n")

@@ -1,0 +1,60 @@
+"""Turn a loaded agent into what an inference engine runs, and play its episodes with such an engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from gymnasium import spaces
+from torch import nn
+
+from quarl_lib.inference.engines import Engine
+from quarl_lib.inference.modules import spec_from_module
+from quarl_lib.inference.spec import Head, PolicySpec, Weights
+from quarl_lib.sb3.agents import Agent
+from quarl_lib.sb3.evaluate import evaluate
+from quarl_lib.sb3.policy import ActingPolicy
+
+
+def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
+    """Return the spec and weights of an agent that takes the environment's own observations, normalisation included.
+
+    Raises:
+        ValueError: names the layer or the observation that no engine knows.
+    """
+    if isinstance(agent.observation_space, spaces.Discrete):
+        raise ValueError(f"{agent.name}: observations are indices, engines take vectors or images")
+    shape = agent.observation_space.shape or ()
+    image_shape = None
+    if len(shape) == 3:
+        if not agent.scale_images:
+            raise ValueError(f"{agent.name}: trained on images that were not divided by 255, which engines do")
+        image_shape = (shape[0], shape[1], shape[2])
+    policy, statistics = agent.policy, agent.normalization
+    return spec_from_module(
+        nn.Sequential(policy.latent, policy.head),
+        _head(policy),
+        image_shape=image_shape,
+        observation_mean=None if statistics is None else statistics.mean,
+        observation_inverse_std=None if statistics is None else 1.0 / statistics.std,
+        observation_clip=float("inf") if statistics is None else statistics.clip,
+    )
+
+
+def _head(policy: ActingPolicy) -> Head:
+    if policy.discrete:
+        return Head("argmax")
+    squashed = policy.kind == "deterministic" or policy.squash
+    return Head("tanh" if squashed else "clip", tuple(policy.low), tuple(policy.high))
+
+
+def evaluate_engine(agent: Agent, engine: Engine, episodes: int, seed: int) -> pd.DataFrame:
+    """Play an agent's episodes with a loaded engine, which normalises observations itself; as `evaluate`."""
+    return evaluate(agent, _EngineActor(engine), episodes, seed, normalize=lambda observation: observation)
+
+
+class _EngineActor:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return np.asarray(self._engine(observation))
