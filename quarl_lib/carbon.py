@@ -7,6 +7,7 @@ the same powers do.
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ class Meter:
         # codecarbon spreads the power over all cores of the machine: what one core's second costs.
         self.watts_per_core = cpu_watts / count_cpus()
         self._latest = _Latest()
+        logging.getLogger("codecarbon").setLevel(
+            logging.CRITICAL
+        )  # its option of that name comes after its first words
         path.parent.mkdir(parents=True, exist_ok=True)
         self._tracker = OfflineEmissionsTracker(
             country_iso_code="USA", tracking_mode="process", measure_power_secs=1, log_level="critical",

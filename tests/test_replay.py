@@ -186,12 +186,13 @@ def test_weights_table_keeps_the_newest(replay, server):
 
 def test_checkpoint_brings_back_what_was_written(replay, server, tmp_path):
     first, steps = episode(10, seed=3)
-    running = server(CONFIG, checkpoint_dir=tmp_path)
+    running = server(CONFIG, checkpoint_dir=tmp_path / "first")
     write(replay.make_adder(CONFIG, running.address, SPEC), first, steps)
     before = sorted(np.asarray(item).tolist() for item in contents(replay, running.address, 12))
-    assert replay.checkpoint(running.address).is_relative_to(tmp_path)
+    written = replay.checkpoint(running.address)
+    assert written.is_relative_to(tmp_path / "first")
     running.stop()
-    again = server(CONFIG, checkpoint_dir=tmp_path)
+    again = server(CONFIG, checkpoint_dir=tmp_path / "second", restore_from=written)
     assert sorted(np.asarray(item).tolist() for item in contents(replay, again.address, 12)) == before
 
 

@@ -53,11 +53,14 @@ class Server:
         self._server.stop()
 
 
-def serve(config: Config, spec: EnvironmentSpec, checkpoint_dir: Path | None = None) -> Server:
+def serve(
+    config: Config, spec: EnvironmentSpec, checkpoint_dir: Path | None = None, restore_from: Path | None = None
+) -> Server:
     """Start a server with the replay and the weights table.
 
     Args:
-        checkpoint_dir: where `checkpoint` writes; a checkpoint found there is loaded.
+        checkpoint_dir: an empty folder that `checkpoint` is to write to.
+        restore_from: what `checkpoint` once returned; the tables begin as they stood there.
     """
     if config.samples_per_insert:
         limiter = reverb.rate_limiters.SampleToInsertRatio(
@@ -83,7 +86,9 @@ def serve(config: Config, spec: EnvironmentSpec, checkpoint_dir: Path | None = N
     checkpointer = None
     if checkpoint_dir is not None:
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        checkpointer = reverb.platform.checkpointers_lib.DefaultCheckpointer(str(checkpoint_dir))
+        checkpointer = reverb.platform.checkpointers_lib.DefaultCheckpointer(
+            str(checkpoint_dir), fallback_checkpoint_path=str(restore_from) if restore_from else None
+        )
     return Server(reverb.Server([replay, weights], checkpointer=checkpointer))
 
 
