@@ -125,13 +125,16 @@ def test_convolutions_run_in_int8_once_calibrated(code_max, monkeypatch):
 @pytest.mark.parametrize(("backend", "precision"), [("torch", "int8"), ("torch", "fp32"), ("onnxruntime", "int8")])
 def test_a_frameworks_own_message_carries_the_weights(backend, precision):
     spec, weights = spec_from_module(mlp(4, 16, 2))
-    module = torch_backend if backend == "torch" else onnx_backend
     sender, receiver = (make_engine(spec, precision, backend) for _ in range(2))
     sender.set_weights(weights)
     receiver.set_weights(spec_from_module(mlp(4, 16, 2))[1])
     observation = np.float32([0.1, -2.0, 0.3, 1.0])
     assert not np.array_equal(receiver(observation), sender(observation))
-    receiver.load_export(module.export(spec, weights, precision), weights_version=9)
+    if backend == "torch":
+        message = torch_backend.export(torch_backend.module_from_spec(spec, weights), precision)
+    else:
+        message = onnx_backend.export(spec, weights, precision)
+    receiver.load_export(message, weights_version=9)
     assert np.array_equal(receiver(observation), sender(observation))
     assert receiver.weights_version == 9
 

@@ -70,6 +70,12 @@ def touch(megabytes: float) -> Call:
     return lambda: np.dot(data, data)
 
 
+def reader(num_bytes: int) -> Call:
+    """Return a call that reads `num_bytes` once, front to back: what memory allows to an engine of so many weights."""
+    data = np.ones(max(1, num_bytes // 4), np.float32)
+    return lambda: np.dot(data, data)
+
+
 def estimate_us(call: Call, budget_ms: float = 5.0) -> float:
     """Return the best of a few calls, after two untimed ones, within about `budget_ms` milliseconds."""
     call()

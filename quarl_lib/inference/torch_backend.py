@@ -91,9 +91,8 @@ def quantize_dynamic(module: nn.Module, precision: str) -> nn.Module:
         return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=dtype)
 
 
-def export(spec: PolicySpec, weights: Weights, precision: str) -> bytes:
-    """Return what a PyTorch learner sends: the saved state_dict of the module at this precision."""
-    module = module_from_spec(spec, weights)
+def export(module: nn.Module, precision: str) -> bytes:
+    """Return what a PyTorch learner sends of its fp32 module: the saved state_dict at this precision."""
     buffer = io.BytesIO()
     torch.save((module if precision == "fp32" else quantize_dynamic(module, precision)).state_dict(), buffer)
     return buffer.getvalue()
@@ -119,10 +118,10 @@ class TorchEngine(FrameworkEngine):
         """
         if self._eager is None:
             raise ValueError("load_export before set_weights: a state_dict needs a module to load into")
-        # torch.ao's packed weights are no tensors, so only the fp32 message can be read without unpickling objects.
-        state = torch.load(io.BytesIO(message), weights_only=self.precision == "fp32")
         with _quantized_engine(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # torch.ao's packed weights are no tensors: only the fp32 message can be read without unpickling objects.
+            state = torch.load(io.BytesIO(message), weights_only=self.precision == "fp32")
             self._eager.load_state_dict(state)
         self._use(self._eager)
         self.weights_version = weights_version

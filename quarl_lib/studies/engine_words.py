@@ -1,0 +1,148 @@
+"""The sentences and small tables of the engines' report, made from its summary."""
+
+from __future__ import annotations
+
+import warnings
+
+import pandas as pd
+
+from quarl_lib.inference import make_engine
+from quarl_lib.inference.example_policies import example_policy
+
+SMALL_ERROR = 0.02
+# Figure 9 of the paper, seconds on one actor in its computation-heavy and communication-heavy setting.
+PAPER_STEP_S = {"computation heavy": (10.7, 5.4), "communication heavy": (10.4, 6.5)}
+PAPER_LOAD_S = {"computation heavy": (0.02, 0.2), "communication heavy": (0.3, 1.9)}
+
+
+def rows_of(
+    summary: pd.DataFrame, policy: str, backend: str = "", precision: str = "", regime: str = "hot"
+) -> pd.DataFrame:
+    """Return the rows of a policy and regime, of one backend and precision where given."""
+    rows = summary[(summary.policy == policy) & (summary.regime == regime)]
+    rows = rows[rows.backend == backend] if backend else rows
+    return rows[rows.precision == precision] if precision else rows
+
+
+def verdict(summary: pd.DataFrame) -> str:
+    """Say per policy which engine is fastest hot, over torch fp32 and over the best fp32 of this run."""
+    lines = []
+    for policy in dict.fromkeys(summary.policy):
+        rows = rows_of(summary, policy)
+        accurate = rows[rows.mean_relative_error <= SMALL_ERROR]
+        best_fp32 = rows[rows.precision == "fp32"].nlargest(1, "ratio_to_torch_fp32").iloc[0]
+        first = accurate.nlargest(1, "ratio_to_torch_fp32").iloc[0]
+        line = (
+            f"- **{policy}**: within {SMALL_ERROR:.0%} of fp32's action, {_name(first)} is fastest: "
+            f"{_times(first)}, {first.ratio_to_best_fp32:.3g} times the best fp32 ({_name(best_fp32)})"
+        )
+        quickest = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
+        if quickest.name != first.name:
+            line += f"; at {quickest.mean_relative_error:.0%} error {_name(quickest)} reaches {_times(quickest)}"
+        lines.append(line + ".")
+    return "\n".join(lines)
+
+
+def cold_verdict(summary: pd.DataFrame, precisions: tuple[str, ...] = ("int8", "int4")) -> str:
+    """Say what the native engine keeps of its ratio when other data has been through the caches."""
+    parts = []
+    for policy in dict.fromkeys(summary.policy):
+        for precision in precisions:
+            hot = rows_of(summary, policy, "native", precision)
+            cold = rows_of(summary, policy, "native", precision, "cold")
+            if len(hot) and len(cold):
+                ratios = f"{hot.iloc[0].ratio_to_torch_fp32:.3g} hot, {cold.iloc[0].ratio_to_torch_fp32:.3g} cold"
+                parts.append(f"{policy} {precision}: {ratios}")
+    if not parts:
+        return "The native engine did not run here; see the list of engines above."
+    return "Native over torch fp32 in the same regime: " + "; ".join(parts) + "."
+
+
+def limit_verdict(summary: pd.DataFrame) -> str:
+    """Say how far the fastest int8 engine is from the time that reading its weights takes."""
+    parts = []
+    for policy in dict.fromkeys(summary.policy):
+        rows = rows_of(summary, policy, precision="int8")
+        if len(rows):
+            row = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
+            parts.append(f"{policy} {row.us_median / row.limit_us:.2g} times ({row.backend})")
+    return "Fastest int8 engine over the time to read its weights once, hot: " + "; ".join(parts) + "."
+
+
+def error_verdict(summary: pd.DataFrame) -> str:
+    """Say which precisions keep the action within the small error on every policy, and the worst of the others."""
+    worst = summary.groupby("precision", sort=False).mean_relative_error.max().sort_values()
+    close = [name for name, error in worst.items() if error <= SMALL_ERROR]
+    far = [f"{name} {error:.0%}" for name, error in worst.items() if error > SMALL_ERROR]
+    sentence = f"On every policy and engine within {SMALL_ERROR:.0%}: {', '.join(close) or 'none'}."
+    return sentence + (f" Worst of the others: {', '.join(far)}." if far else "")
+
+
+def update_verdict(summary: pd.DataFrame, policy: str) -> str:
+    """Say what new weights of a policy cost on the native path beside PyTorch's, learner and actor together."""
+    parts = []
+    for backend, precision in (("native", "int8"), ("onnxruntime", "int8"), ("torch", "int8"), ("torch", "fp32")):
+        rows = rows_of(summary, policy, backend, precision)
+        if len(rows):
+            row = rows.iloc[0]
+            total = row.pack_ms + row.load_ms
+            parts.append(f"{backend} {precision} {total:.3g} ms for {row.payload_bytes / 1e6:.3g} MB")
+    in_place = rows_of(summary, policy, "native", "int8").load_in_place_ms
+    ending = f" In place, from shared memory, the native load takes {in_place.iloc[0]:.2g} ms." if len(in_place) else ""
+    return f"New weights of {policy}, pack and load together: {'; '.join(parts)}.{ending}"
+
+
+def automatic(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return per policy and precision what `backend="auto"` takes beside the engine that measured fastest, hot."""
+    table = []
+    for policy in dict.fromkeys(summary.policy):
+        spec, _ = example_policy(policy, 0)
+        for precision in dict.fromkeys(rows_of(summary, policy).precision):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                engine = make_engine(spec, precision)
+            rows = rows_of(summary, policy, precision=precision)
+            fastest = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
+            own = rows[rows.backend == engine.backend].ratio_to_torch_fp32
+            table.append(
+                {
+                    "policy": policy,
+                    "precision": precision,
+                    "auto": engine.backend,
+                    "fastest": fastest.backend,
+                    "auto_over_fastest": own.iloc[0] / fastest.ratio_to_torch_fp32 if len(own) else float("nan"),
+                    "reason": engine.reason,
+                }
+            )
+    return pd.DataFrame(table)
+
+
+def beside_paper(summary: pd.DataFrame, policy: str) -> pd.DataFrame:
+    """Return what int8 gains in inference and costs in loading: Figure 9 of the paper beside torch.ao and native."""
+    rows = []
+    for setting, (fp32, int8) in PAPER_STEP_S.items():
+        load_fp32, load_int8 = PAPER_LOAD_S[setting]
+        rows.append((f"paper, {setting}", fp32 / int8, load_int8 / load_fp32))
+    torch_fp32 = rows_of(summary, policy, "torch", "fp32")
+    for backend in ("torch", "native"):
+        row = rows_of(summary, policy, backend, "int8")
+        if len(row) and len(torch_fp32):
+            loads = row.iloc[0].load_ms / torch_fp32.iloc[0].load_ms
+            rows.append((f"here, {backend} int8", row.iloc[0].ratio_to_torch_fp32, loads))
+    return pd.DataFrame(rows, columns=["setting", "inference_speedup_over_fp32", "load_time_over_fp32"])
+
+
+def key_figure(summary: pd.DataFrame) -> str:
+    """Return the run's one line: the first policy's fastest int8 engine over torch fp32 and over the best fp32."""
+    policy = summary.policy.iloc[0]
+    row = rows_of(summary, policy, precision="int8").nlargest(1, "ratio_to_torch_fp32").iloc[0]
+    return f"{policy} {_name(row)}: {_times(row)}, {row.ratio_to_best_fp32:.3g} x the best fp32"
+
+
+def _name(row: pd.Series) -> str:
+    return f"{row.backend} {row.precision}"
+
+
+def _times(row: pd.Series) -> str:
+    spread = f"[{row.ratio_ci_low:.3g}, {row.ratio_ci_high:.3g}]"
+    return f"{row.us_median:.3g} µs, {row.ratio_to_torch_fp32:.3g} x torch fp32 {spread}"
