@@ -17,12 +17,13 @@ PRECISION_COLORS = {
     "int6": "#E69F00",
     "int5": "#7F7F7F",
     "int4": "#009E73",
+    "int4g128": "#005F45",
     "int3": "#56B4E9",
     "int2": "#B2A000",
 }
 PRECISION_MARKERS = {
     "fp32": "o", "fp16": "s", "int8": "D", "int8a16": "P", "int7": "<",
-    "int6": "v", "int5": ">", "int4": "^", "int3": "h", "int2": "X",
+    "int6": "v", "int5": ">", "int4": "^", "int4g128": "p", "int3": "h", "int2": "X",
 }  # fmt: skip
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
