@@ -1,0 +1,42 @@
+"""What every test may use: one thread a process, and a small project to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+# Before any test imports torch: two test processes on two cores must not start four threads.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ.setdefault("MUJOCO_GL", "disable")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["MPLBACKEND"] = "agg"
+
+import pytest  # noqa: E402
+
+TEMPLATE = Path(__file__).parent / "template"
+
+
+def add_study(project: Path, name: str, cell: str | None = None, *, at: int = 4) -> Path:
+    """Put a copy of the template's notebook and params under a new name, with a further code cell at `at`."""
+    notebook = json.loads((TEMPLATE / "notebooks" / "01_dice.ipynb").read_text())
+    if cell is not None:
+        blank = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "id": "added"}
+        notebook["cells"].insert(at, {**blank, "source": cell})
+    number = len(list((project / "notebooks").glob("*.ipynb"))) + 1
+    path = project / "notebooks" / f"{number:02d}_{name}.ipynb"
+    path.write_text(json.dumps(notebook))
+    for preset in (project / "params").iterdir():
+        shutil.copy(TEMPLATE / "params" / preset.name / "dice.yaml", preset / f"{name}.yaml")
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project of its own with the template study `dice`; commands in this process find it."""
+    folder = tmp_path / "project"
+    shutil.copytree(TEMPLATE, folder)
+    monkeypatch.setenv("QUARL_PROJECT", str(folder))
+    return folder
