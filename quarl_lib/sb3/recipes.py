@@ -40,6 +40,11 @@ class Recipe:
     num_envs: int = 1
     normalize: bool = False  # observations and rewards, by running statistics
     policy_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"net_arch": [64, 64]})
+    select_every_steps: int = 0  # keep the weights that did best when tried every so often; 0 keeps the last
+
+    def __post_init__(self) -> None:
+        if self.select_every_steps and self.normalize:
+            raise ValueError(f"{self.algorithm} {self.env_id}: selecting would mix statistics of several moments")
 
     @property
     def policy(self) -> str:
@@ -83,6 +88,7 @@ _RECIPES = [
             "exploration_fraction": 0.16,
             "exploration_final_eps": 0.04,
         },
+        select_every_steps=2000,  # Q-learning forgets: the last weights are rarely the best
     ),
     Recipe(
         "A2C",

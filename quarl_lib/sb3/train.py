@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import stable_baselines3
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise, OrnsteinUhlenbeckActionNoise
@@ -68,7 +69,7 @@ def train(
     env = make_training_env(recipe, seed)
     try:
         model = make_model(recipe, env, seed)
-        model.learn(recipe.total_steps, callback=_Report(progress, recipe))
+        learn(model, recipe, seed, progress)
         save(model, path)
         if isinstance(env, VecNormalize):
             env.save(str(folder / "vecnormalize.pkl"))
@@ -137,6 +138,25 @@ def make_model(recipe: Recipe, env: VecEnv, seed: int) -> BaseAlgorithm:
     return model_class(
         recipe.policy, env, policy_kwargs=dict(recipe.policy_kwargs), seed=seed, device="cpu", **arguments
     )
+
+
+def learn(model: BaseAlgorithm, recipe: Recipe, seed: int, progress: Progress) -> None:
+    """Train a model; where the recipe says so, go back to the weights that did best on other episodes meanwhile."""
+    report = _Report(progress, recipe)
+    if not recipe.select_every_steps:
+        model.learn(recipe.total_steps, callback=report)
+        return
+    trial_env = make_training_env(dataclasses.replace(recipe, num_envs=1), seed + 1)
+    every = max(1, recipe.select_every_steps // recipe.num_envs)
+    with tempfile.TemporaryDirectory() as folder:
+        trial = EvalCallback(
+            trial_env, n_eval_episodes=EVALUATION_EPISODES, eval_freq=every, best_model_save_path=folder, verbose=0
+        )
+        model.learn(recipe.total_steps, callback=[report, trial])
+        best = Path(folder) / "best_model.zip"
+        if best.exists():
+            model.set_parameters(str(best), device="cpu")
+    trial_env.close()
 
 
 def save(model: BaseAlgorithm, path: Path) -> None:
