@@ -5,7 +5,7 @@ from types import ModuleType
 
 from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, AgentFile, find_agents, load_agent
 from quarl_lib.sb3.archive import AgentError
-from quarl_lib.sb3.evaluate import evaluate, rollout
+from quarl_lib.sb3.episodes import evaluate, rollout
 from quarl_lib.sb3.policy import ActingPolicy
 
 # Stable-Baselines3 imports TensorBoard, which would import TensorFlow (4 s, 500 MB) wherever that is installed.

@@ -11,7 +11,7 @@ from quarl_lib.inference.engines import Engine
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.spec import Head, PolicySpec, Weights
 from quarl_lib.sb3.agents import Agent
-from quarl_lib.sb3.evaluate import evaluate
+from quarl_lib.sb3.episodes import evaluate
 from quarl_lib.sb3.policy import ActingPolicy
 
 
