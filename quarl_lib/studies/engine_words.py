@@ -7,12 +7,18 @@ import warnings
 import pandas as pd
 
 from quarl_lib.inference import make_engine
+from quarl_lib.inference.choice import choices
 from quarl_lib.inference.example_policies import example_policy
 
 SMALL_ERROR = 0.02
 # Figure 9 of the paper, seconds on one actor in its computation-heavy and communication-heavy setting.
 PAPER_STEP_S = {"computation heavy": (10.7, 5.4), "communication heavy": (10.4, 6.5)}
 PAPER_LOAD_S = {"computation heavy": (0.02, 0.2), "communication heavy": (0.3, 1.9)}
+
+
+def engines_here() -> pd.DataFrame:
+    """Return what `backend="auto"` takes on this machine per kind of policy and precision, and why."""
+    return pd.DataFrame(choices())
 
 
 def rows_of(

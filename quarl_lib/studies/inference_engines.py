@@ -9,7 +9,7 @@ import pandas as pd
 
 from quarl_lib.inference import BACKENDS
 from quarl_lib.inference.benchmark import Schedule, one_thread
-from quarl_lib.inference.example_policies import example_policy
+from quarl_lib.inference.example_policies import check_policy_name, example_policy
 from quarl_lib.metrics import bootstrap_ci
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies import engine_cells
@@ -46,6 +46,8 @@ class Config:
             raise ValueError(f"backends={self.backends}: leave torch in, every ratio is taken to its fp32")
         if not self.policies or len(set(self.policies)) < len(self.policies):
             raise ValueError(f"policies={self.policies}: name at least one, each once")
+        for policy in self.policies:
+            check_policy_name(policy)
         for name in ("rounds", "calls_per_block", "block_ms", "cold_megabytes", "update_repeats", "error_observations"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give a positive number")

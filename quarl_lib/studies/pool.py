@@ -1,0 +1,60 @@
+"""Spread the independent measurements of a study over processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TypeVar
+
+import torch
+
+from quarl_lib.results import Progress
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def map_tasks(
+    function: Callable[[Task], Answer],
+    tasks: Sequence[Task],
+    workers: int,
+    progress: Progress,
+    describe: Callable[[Task], str],
+) -> list[Answer]:
+    """Return `function(task)` for every task, in order, computed by `workers` processes (0: one a core, 1: this one).
+
+    Torch runs on one thread: workers do not compete for cores, and small layers gain nothing from more. `function` must
+    be importable by name.
+    """
+    workers = min(workers or available_cores(), len(tasks))
+    answers: dict[int, Answer] = {}
+    if workers <= 1:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for index, task in enumerate(tasks):
+                answers[index] = function(task)
+                progress(index + 1, len(tasks), describe(task))
+        finally:
+            torch.set_num_threads(threads)
+        return [answers[index] for index in range(len(tasks))]
+    # A fork server that has imported torch once starts each worker in a fraction of a second.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", function.__module__])
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                answers[futures[future]] = future.result()
+                progress(done, len(tasks), describe(tasks[futures[future]]))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [answers[index] for index in range(len(tasks))]
