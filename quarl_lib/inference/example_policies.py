@@ -17,6 +17,12 @@ MOST_LAYERS = 9
 _NAME = re.compile(r"(\d+)-(\d+(?:x\d+)*)-(\d+)")
 
 
+def check_policy_name(name: str) -> None:
+    """Raise ValueError unless `example_policy` knows `name`."""
+    if name != NATURE_CNN and (not _NAME.fullmatch(name) or "0" in re.split("[-x]", name)):
+        raise ValueError(f"policy {name!r}: write <observations>-<hidden>-<actions> as 24-2048x3-6, or {NATURE_CNN}")
+
+
 def hidden_sizes(text: str) -> list[int]:
     """Read "2048x3" as three layers of 2048 and "64x64" or "256x128x64" as layers of these sizes."""
     sizes = [int(part) for part in text.split("x")]
@@ -34,17 +40,14 @@ def example_policy(name: str, seed: int) -> tuple[PolicySpec, Weights]:
     Raises:
         ValueError: the name is neither.
     """
+    check_policy_name(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name == NATURE_CNN:
             return spec_from_module(_nature_cnn(), Head("argmax"), image_shape=(4, 84, 84))
-        match = _NAME.fullmatch(name)
-        if not match or "0" in re.split("[-x]", name):
-            raise ValueError(
-                f"policy {name!r}: write <observations>-<hidden>-<actions> as 24-2048x3-6, or {NATURE_CNN}"
-            )
-        observations, actions = int(match[1]), int(match[3])
-        sizes = [observations, *hidden_sizes(match[2]), actions]
+        observations, hidden, action_count = name.split("-")
+        actions = int(action_count)
+        sizes = [int(observations), *hidden_sizes(hidden), actions]
         parts = [part for before, after in pairwise(sizes) for part in (nn.Linear(before, after), nn.ReLU())]
         bounds = Head("tanh", actions * (-1.0,), actions * (1.0,))
         return spec_from_module(nn.Sequential(*parts[:-1]), Head("argmax") if actions <= 4 else bounds)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from quarl_lib.plots.theme import CYCLE, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
@@ -24,7 +26,7 @@ def action_time(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> A
     backends = [name for name in BACKENDS if name in set(rows.backend)]
     for y, backend in enumerate(backends):
         here = rows[rows.backend == backend]
-        precisions = list(dict.fromkeys(here.precision))
+        precisions = [name for name in PRECISION_COLORS if name in set(here.precision)]
         for index, precision in enumerate(precisions):
             height = y + 0.6 * ((index + 0.5) / len(precisions) - 0.5)
             color, marker = PRECISION_COLORS[precision], PRECISION_MARKERS[precision]
@@ -37,6 +39,7 @@ def action_time(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> A
         xscale="log", title=policy, yticks=range(len(backends)), yticklabels=backends, ylim=(len(backends) - 0.5, -0.5)
     )
     ax.set_xlabel("time per action [µs]")
+    plain_log_ticks(ax.xaxis, *ax.get_xlim())
     return better(ax, "lower", axis="x")
 
 
@@ -45,7 +48,7 @@ def action_times(summary: pd.DataFrame) -> Figure:
     policies = list(dict.fromkeys(summary.policy))
     columns = min(3, len(policies) + 1)
     rows = -(-(len(policies) + 1) // columns)
-    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 3.5 * rows), squeeze=False)
+    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 3.9 * rows), squeeze=False)
     panels = list(grid.flat)
     for ax, policy in zip(panels, policies, strict=False):
         action_time(summary, policy, ax)
@@ -60,6 +63,13 @@ def action_times(summary: pd.DataFrame) -> Figure:
     ]
     panels[len(policies)].legend(handles=handles, loc="center", ncols=1)
     return figure
+
+
+def plain_log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Label a logarithmic axis with plain numbers: every decade, and 2 and 5 between where few decades show."""
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> Axes:
@@ -81,8 +91,9 @@ def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = No
     )
     ax.set(xscale="log", yscale="log", title=f"{policy}, hot", ylabel="times torch fp32's speed")
     ax.set_xlabel("mean relative error of the action against fp32")
+    plain_log_ticks(ax.yaxis, *ax.get_ylim())
     handles = [Patch(color=CYCLE[i % len(CYCLE)], label=name) for i, name in enumerate(backends)]
-    handles += [_dot(PRECISION_MARKERS[name], "grey", name) for name in dict.fromkeys(rows.precision)]
+    handles += [_dot(PRECISION_MARKERS[p], "grey", p) for p in PRECISION_COLORS if p in set(rows.precision)]
     ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
     return better(better(ax, "higher"), "lower", axis="x")
 
@@ -99,7 +110,7 @@ def update_cost(summary: pd.DataFrame, policy: str) -> Figure:
         times.text(total, y, f" {total:.3g}", va="center", fontsize=8)
     times.margins(x=0.12)
     times.set(title=f"{policy}: time per update", xlabel="milliseconds")
-    times.legend(loc="lower right", fontsize=9)
+    times.legend(loc="upper right", fontsize=9)
     sizes.barh(labels, rows.payload_bytes / 1e6, color=CYCLE[2])
     sizes.set(title="message", xlabel="megabytes")
     for ax in (times, sizes):
