@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from quarl_lib.inference import Head, make_engine, torch_backend
+from quarl_lib.inference import BACKENDS, PRECISIONS, Head, choice, make_engine, torch_backend
 from quarl_lib.inference.benchmark import Schedule, one_thread, paired
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.observations import ObservationCheck
 from quarl_lib.inference.pack import pack
 
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
 onnx_backend = pytest.importorskip("quarl_lib.inference.onnx_backend", exc_type=ImportError)
 onnx_graph = pytest.importorskip("quarl_lib.inference.onnx_graph", exc_type=ImportError)
 
@@ -122,6 +124,35 @@ def test_convolutions_run_in_int8_once_calibrated(code_max, monkeypatch):
         plain.calibrate(images)
 
 
+def test_onnxruntime_recognises_every_quantized_layer(tmp_path):
+    """A pattern that it does not recognise still gives right actions, but in fp32 and up to 20 times slower."""
+    spec, weights = spec_from_module(small_cnn(), image_shape=(2, 20, 20))
+    images = np.random.default_rng(4).integers(0, 256, (4, 2, 20, 20)).astype(np.uint8)
+    ranges = onnx_backend.input_ranges(spec, weights, images)
+    assert len(ranges) == 4
+    assert ranges[0] == (pytest.approx(images.min() / 255), pytest.approx(images.max() / 255))
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(onnx_backend.export(spec, weights, "int8", ranges), options)
+    operators = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert operators.count("QLinearConv") == 2
+    assert operators.count("QGemm") == 2
+    assert not {"Conv", "FusedConv", "Gemm"} & set(operators)
+
+
+@pytest.mark.parametrize("code_max", [63, 127])
+def test_dynamic_int8_holds_with_and_without_the_spare_bit(code_max):
+    spec, weights = spec_from_module(mlp(24, 256, 256, 6))
+    engine = make_engine(spec, "int8", "onnxruntime")
+    plain = make_engine(spec, "fp32", "onnxruntime")
+    plain.set_weights(weights)
+    engine.load_export(onnx_backend.export(spec, weights, "int8", code_max=code_max))
+    observations = np.random.default_rng(2).normal(size=(64, 24)).astype(np.float32)
+    error = np.abs(engine(observations) - plain(observations)).mean() / np.abs(plain(observations)).mean()
+    assert 1e-4 < error < 0.03
+
+
 @pytest.mark.parametrize(("backend", "precision"), [("torch", "int8"), ("torch", "fp32"), ("onnxruntime", "int8")])
 def test_a_frameworks_own_message_carries_the_weights(backend, precision):
     spec, weights = spec_from_module(mlp(4, 16, 2))
@@ -198,6 +229,20 @@ def test_unknown_combinations_are_refused_with_a_reason(backend, precision):
     spec, _ = spec_from_module(mlp(3, 8, 2))
     with pytest.raises(ValueError, match="kernels for " + precision):
         make_engine(spec, precision, backend)
+
+
+def test_choices_name_an_engine_and_a_reason_for_every_precision(monkeypatch):
+    rows = {(row["policy"], row["precision"]): row for row in choice.choices()}
+    assert len(rows) == 2 * len(PRECISIONS)
+    assert all(rows["linear layers", precision]["backend"] in BACKENDS for precision in PRECISIONS)
+    assert rows["convolutions", "int8"]["backend"] == "onnxruntime"
+    assert rows["convolutions", "int2"]["backend"] == "none"
+    assert all(row["reason"] for row in rows.values())
+    monkeypatch.setitem(BACKENDS, "onnxruntime", "quarl_lib.inference.not_there")
+    assert "not_there" in choice.missing()["onnxruntime"]
+    assert {row["policy"]: row["backend"] for row in choice.choices() if row["precision"] == "int8"}[
+        "convolutions"
+    ] == "torch"
 
 
 def test_pairs_alternate_and_tell_a_known_ratio():
