@@ -21,14 +21,13 @@ def discrete_bars(table: pd.DataFrame) -> Figure:
     figure, axes = panels(len(agents))
     for ax, agent in zip(axes, agents, strict=True):
         draw_bars(measured[measured.agent == agent], ax)
-        ax.set_title(agent)
-    outer_labels(axes, "action", "share of states")
+    outer_labels(figure, "action", "share of states")
     legend_above(figure, axes)
     return figure
 
 
 def draw_bars(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw one agent's action shares, fp32 first; over each bar the rate of the same action as fp32."""
+    """Draw one agent's action shares, fp32 first; above them how often each precision takes fp32's action."""
     ax = axes_or_new(ax)
     first = rows[rows.precision == rows.precision.iloc[0]]
     count = int(max(rows.action.max(), rows.action_fp32.max())) + 1
@@ -37,14 +36,13 @@ def draw_bars(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for index, (precision, actions) in enumerate(series.items()):
         shares = np.bincount(actions.astype(int), minlength=count) / len(actions)
         at = np.arange(count) + (index - (len(series) - 1) / 2) * width
-        same = 1.0 if precision == "fp32" else (rows.action == rows.action_fp32)[rows.precision == precision].mean()
         ax.bar(at, shares, width * 0.92, color=_color(precision, index), label=precision)
-        ax.text(
-            0.02, 0.97 - 0.08 * index, "" if precision == "fp32" else f"{precision} same action {same:.1%}",
-            transform=ax.transAxes, va="top", size=8, color=_color(precision, index),
-        )  # fmt: skip
+    same = (rows.action == rows.action_fp32).groupby(rows.precision, sort=False).mean()
+    said = [f"{precision} {rate:.1%}" for precision, rate in same.items()]
+    lines = ["same action as fp32:", *("  ".join(said[k : k + 3]) for k in range(0, len(said), 3))]
+    title = f"{rows.agent.iloc[0]}\n" + "\n".join(lines)
+    ax.set_title(title, size="x-small")
     ax.set_xticks(range(count))
-    ax.set_ylim(0, ax.get_ylim()[1] * 1.5)
     return ax
 
 
@@ -57,8 +55,8 @@ def continuous_histograms(table: pd.DataFrame, max_dimensions: int = 3) -> Figur
     several = measured.groupby("agent").dimension.max().to_dict()
     for ax, ((agent, dimension), rows) in zip(axes, cells, strict=True):
         draw_histogram(rows, ax)
-        ax.set_title(f"{agent} [{int(dimension)}]" if several[agent] else agent)
-    outer_labels(axes, "action", "share of states")
+        ax.set_title(f"{agent} [{int(dimension)}]" if several[agent] else agent, size="small")
+    outer_labels(figure, "action", "share of states")
     legend_above(figure, axes)
     return figure
 
@@ -93,8 +91,8 @@ def difference_ecdf(table: pd.DataFrame) -> Figure:
     figure, axes = panels(len(agents))
     for ax, agent in zip(axes, agents, strict=True):
         draw_ecdf(measured[measured.agent == agent], ax)
-        ax.set_title(agent)
-    outer_labels(axes, "|action − fp32's|, share of the range  (← better)", "share of actions within")
+        ax.set_title(agent, size="small")
+    outer_labels(figure, "|action − fp32's action|, share of the action range  (← better)", "share of actions within")
     legend_above(figure, axes)
     return figure
 

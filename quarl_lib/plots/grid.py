@@ -23,13 +23,10 @@ def panels(count: int, columns: int = COLUMNS) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(axes.flat[:count])
 
 
-def outer_labels(axes: Sequence[Axes], x: str, y: str, columns: int = COLUMNS) -> None:
-    """Label the first panel of each row and the lowest panel of each column."""
-    for index, ax in enumerate(axes):
-        if index % min(columns, len(axes)) == 0:
-            ax.set_ylabel(y)
-        if index + min(columns, len(axes)) >= len(axes):
-            ax.set_xlabel(x)
+def outer_labels(figure: Figure, x: str, y: str) -> None:
+    """Label both axes once for all panels."""
+    figure.supxlabel(x, size="medium")
+    figure.supylabel(y, size="medium")
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:

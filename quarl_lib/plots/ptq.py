@@ -19,8 +19,8 @@ def return_over_bits(summary: pd.DataFrame) -> Figure:
     figure, axes = panels(len(agents))
     for ax, agent in zip(axes, agents, strict=True):
         draw_returns(measured[measured.agent == agent], ax)
-        ax.set_title(agent)
-    outer_labels(axes, "bits of weights and activations", "episode return  (↑ better)")
+        ax.set_title(agent, size="small")
+    outer_labels(figure, "bits of weights and activations", "episode return  (↑ better)")
     legend_above(figure, axes)
     return figure
 
@@ -97,10 +97,10 @@ def kl_divergence(summary: pd.DataFrame, quantizer: str, observation: str = "non
         if (rows.kl_divergence == 0).any():
             ax.axhline(floor, color="black", lw=0.6, ls=":")
             ax.annotate("exactly 0", (1, floor), xycoords=("axes fraction", "data"), ha="right", va="bottom", size=8)
-        ax.set_title(kind)
+        ax.set_title(kind, size="small")
         ax.legend(fontsize=8)
         _bit_axis(ax, rows)
-    outer_labels(axes, "bits of weights and activations", "KL from fp32, nats  (↓ better)", columns=2)
+    outer_labels(figure, "bits of weights and activations", "KL from fp32, nats  (↓ better)")
     return figure
 
 
