@@ -141,6 +141,22 @@ def test_onnxruntime_recognises_every_quantized_layer(tmp_path):
     assert not {"Conv", "FusedConv", "Gemm"} & set(operators)
 
 
+def test_folding_the_first_convolution_changes_no_sum(monkeypatch):
+    spec, weights = spec_from_module(small_cnn(), image_shape=(2, 20, 20))
+    assert onnx_graph.foldable(spec.conv[0], spec.image_shape)
+    assert not onnx_graph.foldable(spec.conv[0], (2, 21, 20))
+    assert not onnx_graph.foldable(spec.conv[1], (2, 20, 20))
+    images = np.random.default_rng(4).integers(0, 256, (8, 2, 20, 20)).astype(np.uint8)
+    ranges = onnx_backend.input_ranges(spec, weights, images)
+    outputs = []
+    for fold in (True, False):
+        monkeypatch.setattr(onnx_graph, "foldable", lambda *_, fold=fold: fold)
+        engine = make_engine(spec, "int8", "onnxruntime")
+        engine.load_export(onnx_backend.export(spec, weights, "int8", ranges), weights_version=0)
+        outputs.append(engine(images))
+    assert np.array_equal(*outputs)
+
+
 @pytest.mark.parametrize("code_max", [63, 127])
 def test_dynamic_int8_holds_with_and_without_the_spare_bit(code_max):
     spec, weights = spec_from_module(mlp(24, 256, 256, 6))

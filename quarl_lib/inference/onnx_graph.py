@@ -40,7 +40,8 @@ def build(
         floats = graph.node("Cast", [name], to=TensorProto.FLOAT)
         name = graph.node("Mul", [floats, graph.constant("one_255th", np.float32(1 / 255))])
     for index, (conv, arrays) in enumerate(zip(spec.conv, weights.conv, strict=True)):
-        name = graph.conv(index, conv, arrays, name)
+        folds = ranges is not None and index == 0 and foldable(conv, spec.image_shape)
+        name = graph.folded_conv(conv, arrays, name) if folds else graph.conv(index, conv, arrays, name)
     if spec.conv:
         name = graph.flatten(name, len(spec.conv))
     for index, (layer, arrays) in enumerate(zip(spec.layers, weights.layers, strict=True), start=len(spec.conv)):
@@ -86,6 +87,16 @@ class _Graph:
         weight, bias = self._weights(index, arrays.weight, arrays.bias, axis=0)
         shape = {"kernel_shape": 2 * [conv.kernel], "strides": 2 * [conv.stride]}
         return self.activation(conv.activation, self.node("Conv", [name, weight, bias], **shape))
+
+    def folded_conv(self, conv: Conv, arrays: LayerWeights, name: str) -> str:
+        """Add the first convolution over blocks of stride x stride pixels: the same sums in long runs of channels."""
+        stride, kernel = conv.stride, conv.kernel // conv.stride
+        channels = conv.in_channels * stride**2
+        blocks = arrays.weight.reshape(conv.out_channels, conv.in_channels, kernel, stride, kernel, stride)
+        weight = blocks.transpose(0, 3, 5, 1, 2, 4).reshape(conv.out_channels, channels, kernel, kernel)
+        name = self.node("SpaceToDepth", [name], blocksize=stride)
+        folded = Conv(channels, conv.out_channels, kernel, 1, conv.activation)
+        return self.conv(0, folded, LayerWeights(np.ascontiguousarray(weight), arrays.bias), name)
 
     def flatten(self, name: str, index: int) -> str:
         # Quantized on both sides, or onnxruntime keeps the convolution before it in fp32.
@@ -178,6 +189,11 @@ class _Graph:
         sizes = {"K": columns, "N": rows, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
         product = self.node("MatMulNBits", inputs, domain="com.microsoft", **sizes)
         return self.node("Add", [product, self.constant(f"bias{index}", arrays.bias)])
+
+
+def foldable(conv: Conv, image_shape: tuple[int, int, int]) -> bool:
+    """Tell whether the convolution's kernel and image are whole blocks of its stride."""
+    return conv.stride > 1 and not any(size % conv.stride for size in (conv.kernel, *image_shape[1:]))
 
 
 def quantize_per_channel(weight: np.ndarray, axis: int, code_max: int) -> tuple[np.ndarray, np.ndarray]:
