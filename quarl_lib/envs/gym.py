@@ -64,6 +64,8 @@ def make(env_id: str, time_feature: bool = False, **kwargs: Any) -> gymnasium.En
             env = make_atari(env_id, **kwargs) if is_atari(env_id) else gymnasium.make(env_id, **kwargs)
     except (gymnasium.error.Error, ImportError) as error:
         raise EnvironmentMissing(f"{env_id}: {error}") from error
+    if _BULLET.search(env_id):
+        env.reset(seed=0)  # the first episode after building the scene differs in the last digits from all later ones
     return TimeFeature(env) if time_feature else env
 
 
