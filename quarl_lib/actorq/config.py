@@ -79,10 +79,10 @@ class Config:
     max_seconds: float = 0.0
 
     # Evaluator (eval_period in actor steps of all actors). The run ends once `stop_evaluations` evaluations in a row
-    # have a mean return of at least stop_return; NaN: it takes all its actor steps.
+    # have a mean return of at least stop_return; infinite: it takes all its actor steps.
     eval_period: int = 2_000
     eval_episodes: int = 5
-    stop_return: float = math.nan
+    stop_return: float = math.inf
     stop_evaluations: int = 2
 
     # Checkpoints, every so many learner steps; 0: none.

@@ -53,7 +53,7 @@ def waiting_snapshots(directory: Path) -> list[Snapshot]:
 
 
 class Threshold:
-    """Says when `needed` evaluations in a row had a mean return of at least `stop_return` (NaN: never)."""
+    """Says when `needed` evaluations in a row had a mean return of at least `stop_return`."""
 
     def __init__(self, stop_return: float, needed: int) -> None:
         self._stop_return, self._needed, self._in_a_row = stop_return, needed, 0

@@ -28,7 +28,7 @@ class State:
         return self.online["policy"]
 
     def save(self) -> dict[str, Any]:
-        """Return everything as state dicts."""
+        """Return everything as state dicts; their tensors are the live ones, so write them out before the next step."""
         parts: dict[str, Any] = {
             part: {name: module.state_dict() for name, module in getattr(self, part).items()}
             for part in ("online", "target", "optimizers")

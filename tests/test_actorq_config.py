@@ -1,0 +1,80 @@
+"""Every impossible setting is refused with the parameter's name, its value and a way out."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from quarl_lib.actorq.config import PAPER_TASKS, Config, paper_config
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "remedy"),
+    [
+        ({"task": "dm_control:cartpole:swingdown"}, "task", "swingup"),
+        ({"algorithm": "ppo"}, "algorithm", "d4pg"),
+        ({"algorithm": "dqn"}, "algorithm", "continuous"),
+        ({"precision": "int9"}, "precision", "int8"),
+        ({"communication_precision": "fp8"}, "communication_precision", "same"),
+        ({"transport": "http"}, "transport", "shared_memory"),
+        ({"adder": "mine"}, "adder", "acme"),
+        ({"n_actors": 0}, "n_actors", "at least 1"),
+        ({"update_period": 0}, "update_period", "at least 1"),
+        ({"min_replay": 200_000, "actor_steps": 300_000}, "min_replay", "max_replay=100000"),
+        ({"min_replay": 2_000, "actor_steps": 1_500}, "min_replay", "actor_steps=1500"),
+        ({"error_buffer": 20.0}, "error_buffer", "at least 32"),
+        ({"error_buffer": 32.0, "batch_size": 256}, "error_buffer", "batch_size=256"),
+        ({"num_atoms": 1}, "num_atoms", "51"),
+        ({"num_atoms": 5000}, "num_atoms", "51"),
+        ({"vmin": 100.0}, "vmin", "vmax=100"),
+        ({"vmax": float("nan")}, "vmin", "vmax=nan"),
+        ({"samples_per_insert": -1.0}, "samples_per_insert", "at least 0"),
+        ({"policy_learning_rate": 0.0}, "policy_learning_rate", "above 0"),
+        ({"discount": 1.5}, "discount", r"\[0, 1\]"),
+        ({"epsilon_min": 0.5}, "epsilon_min", "epsilon_max=0.4"),
+        ({"policy_hidden": ()}, "policy_hidden", "at least one layer"),
+        ({"critic_hidden": [256]}, "critic_hidden", "tuple"),
+        ({"max_seconds": float("inf")}, "max_seconds", "at least 0"),
+        ({"seed": -1}, "seed", "at least 0"),
+        ({"batch_size": 6.4}, "batch_size", "whole number"),
+    ],
+)
+def test_refused(changes, name, remedy):
+    with pytest.raises(ValueError, match=remedy) as raised:
+        Config(**changes)
+    assert str(raised.value).startswith(f"{name}=")
+
+
+def test_error_buffer_covers_what_is_in_flight():
+    config = Config(samples_per_insert=16.0, batch_size=64, flush_period=32, n_actors=2)
+    assert config.replay_error_buffer == 4 * 64 + 16 * 32 * 2
+    assert Config(error_buffer=500.0).replay_error_buffer == 500.0
+    assert Config(samples_per_insert=0.5, batch_size=1, flush_period=1, n_actors=1).replay_error_buffer >= 2.0
+
+
+def test_weights_travel_as_the_actors_compute_unless_told():
+    assert Config(precision="int8").weights_precision == "int8"
+    assert Config(precision="int8", communication_precision="fp32").weights_precision == "fp32"
+
+
+def test_any_process_can_unpickle_it():
+    config = Config(seed=7)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert config.replace(seed=8).seed == 8
+    with pytest.raises(ValueError, match="num_atoms"):
+        config.replace(num_atoms=0)
+
+
+@pytest.mark.parametrize("row", PAPER_TASKS, ids=lambda row: row.task)
+def test_papers_setting(row):
+    config = paper_config(row.task, precision="int8")
+    assert (config.actor_steps, config.update_period) == (row.actor_steps, row.update_period)
+    assert (config.policy_hidden, config.critic_hidden) == ((2048,) * 3, (512,) * 3)
+    assert (config.batch_size, config.samples_per_insert, config.n_step, config.sigma_max) == (256, 16.0, 5, 0.2)
+    assert row.fp32_seconds / row.int8_seconds == pytest.approx(row.speedup, abs=0.02)
+
+
+def test_other_tasks_have_no_paper_setting():
+    with pytest.raises(ValueError, match="Table 3"):
+        paper_config("dm_control:acrobot:swingup")
