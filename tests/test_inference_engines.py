@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from pathlib import Path
-
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.inference.example_policies import example_observations, example_policy, hidden_sizes
@@ -19,7 +14,6 @@ from quarl_lib.studies import engine_words as words
 from quarl_lib.studies import inference_engines as study
 
 matplotlib.use("agg")
-PROJECT = Path(__file__).resolve().parents[1]
 REQUIRED = {
     "policy", "backend", "precision", "regime", "us_median", "us_min", "ratio_to_torch_fp32", "limit_us",
     "mean_relative_error", "max_abs_error", "payload_bytes", "pack_ms", "load_ms",
@@ -168,17 +162,3 @@ def test_policies_by_name():
     images = example_observations(spec, 3, np.random.default_rng(0))
     assert images.shape == (3, 4, 84, 84)
     assert images.dtype == np.uint8
-
-
-def test_presets_and_notebook_name_every_parameter():
-    names = [field.name for field in dataclasses.fields(study.Config)]
-    for preset in ("smoke", "laptop", "paper"):
-        values = yaml.safe_load((PROJECT / "params" / preset / "inference_engines.yaml").read_text())
-        assert list(values) == names
-        loaded = study.Config(**values)
-        assert preset != "smoke" or loaded == study.Config()
-    cells = json.loads((PROJECT / "notebooks" / "08_inference_engines.ipynb").read_text())["cells"]
-    source = next("".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", []))
-    namespace: dict[str, object] = {}
-    exec(source, namespace)
-    assert study.Config(**{name: namespace[name] for name in names}) == study.Config()
