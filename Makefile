@@ -1,5 +1,6 @@
-# make run and make test do all set-up themselves; they need Python 3.11 and nothing else.
+# `make run` and `make test` do all set-up themselves; they need Python 3.11 and nothing else.
 PRESET ?= laptop
+JOBS ?= 1
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
@@ -14,22 +15,23 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	@touch $@
 
-run: setup
-	$(BIN)/quarl run all --preset $(PRESET)
+run: setup  ## every study, then outputs/$(PRESET)/index.html; PRESET=smoke for a first look
+	$(BIN)/quarl run all --preset $(PRESET) --jobs $(JOBS)
 
-test: setup
-	$(BIN)/python -m pytest -m "not slow"
+test: setup  ## what CI runs; two processes, a module's tests in one of them
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadscope
 
-test-slow: setup
+test-slow: setup  ## training runs and long measurements
 	$(BIN)/python -m pytest -m slow
 
-lab: setup
+lab: setup  ## JupyterLab with this environment's kernel
 	$(BIN)/jupyter lab --notebook-dir=.
 
-check: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+check: setup  ## style, types, notebooks stripped and laid out alike
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_notebooks.py
+	$(BIN)/python -m pytest -q tests/test_notebooks.py tests/test_params.py tests/test_imports.py
 
 clean:
 	rm -rf .venv build *.egg-info
