@@ -1,14 +1,17 @@
 """Build the C kernels where there is a compiler; the package installs without one too."""
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 setup(
     ext_modules=[
         Extension(
             "quarl_lib.inference._native",
-            sources=["quarl_lib/inference/_native.c"],
-            depends=[],
-            extra_compile_args=["-O3", "-std=c11", "-fno-math-errno"],
+            sources=sorted(glob("quarl_lib/inference/_*.c")),
+            depends=sorted(glob("quarl_lib/inference/_*.h")),
+            # -ffp-contract=off: the float code must give the same bits on every CPU; see _kernels.h
+            extra_compile_args=["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"],
             optional=True,
         )
     ]

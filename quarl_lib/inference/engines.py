@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from quarl_lib.inference.spec import PRECISIONS, PolicySpec
+from quarl_lib.inference.pack import check_precision
+from quarl_lib.inference.spec import PolicySpec
 
 # Fastest first. A backend is a module with two functions:
 #   unsupported(spec, precision) -> str | None    None if it can, else the reason in words
@@ -77,12 +78,6 @@ def unsupported(spec: PolicySpec, precision: str, backend: str) -> str | None:
     """Return why `backend` cannot run `spec` at `precision` on this machine, None if it can."""
     module, reason = _module(backend)
     return reason if module is None else module.unsupported(spec, precision)
-
-
-def check_precision(precision: str) -> None:
-    """Raise ValueError for a precision that no engine knows."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}")
 
 
 def _first_able(spec: PolicySpec, precision: str, seed: int) -> Engine:

@@ -183,14 +183,14 @@ class Weights:
     observation_inverse_std: np.ndarray | None = None
     log_std: np.ndarray | None = None
 
-    def check(self, spec: PolicySpec) -> None:
+    def check(self, spec: PolicySpec, *, finite: bool = True) -> None:
         """Raise ValueError where an array is missing, has another shape or dtype than `spec` says, or is not finite."""
         for name, array, shape in self.named_arrays(spec):
             if not isinstance(array, np.ndarray) or array.dtype != np.float32:
                 raise ValueError(f"{name} is {getattr(array, 'dtype', type(array).__name__)}: give a float32 array")
             if array.shape != shape:
                 raise ValueError(f"{name} has shape {array.shape}: the spec says {shape}")
-            if not np.isfinite(array).all():
+            if finite and not np.isfinite(array).all():
                 index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
                 raise ValueError(f"{name}[{', '.join(map(str, index))}] is {array[index]}: weights must be finite")
 

@@ -1,0 +1,66 @@
+/* The kernels' interface: one table of functions per instruction set, chosen at run time.
+ *
+ * All tables compute the same codes, int32 sums and, from those, the same floats bit for bit: the float code is basic
+ * IEEE operations in a fixed order (compiled with -ffp-contract=off), so only fp32 and fp16 products depend on the table.
+ * layout.py describes the tiles that `weights` points to; `blocks` counts a panel's blocks of 16 rows, 1 to 4.
+ */
+#ifndef QUARL_KERNELS_H
+#define QUARL_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PANEL = 64, BLOCK = 16, GROUP = 128 };
+enum kind { FP32, FP16, W8A8, W8A16, W4A8, W4G128A8, W2A8, NUM_KINDS };          /* order of layout.KINDS */
+enum activation { IDENTITY, RELU, TANH, ELU, SILU, NUM_ACTIVATIONS };           /* order of spec.ACTIVATIONS */
+
+typedef void product_i8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums);
+typedef void product_i16(const uint8_t *weights, const int16_t *codes, ptrdiff_t steps, int blocks, int32_t *sums);
+typedef void product_f(const uint8_t *weights, const float *x, ptrdiff_t steps, int blocks, float *sums);
+
+typedef struct {
+    const char *name;
+    /* What a w8a8 kernel adds to each activation byte before it multiplies: -128 where it takes bytes as signed. */
+    int byte_offset;
+    product_i8 *w8a8;   /* step: 4 columns; sums of code * (byte + byte_offset) */
+    product_i16 *w8a16; /* step: 4 columns */
+    product_i8 *w4a8;   /* step: 8 columns; sums of level (0..15) * signed byte */
+    product_i8 *w2a8;   /* step: 16 columns; sums of level (0..3) * signed byte */
+    product_f *fp32;    /* step: 1 column */
+    product_f *fp16;
+
+    /* Largest |x| as bits: above 0x7f7fffff where x holds a NaN or an infinity. */
+    uint32_t (*absmax_bits)(const float *x, ptrdiff_t n);
+    /* Round x * inverse half to even, add `offset`, store; return the sum of the codes without the offset. */
+    int32_t (*quantize8)(const float *x, ptrdiff_t n, float inverse, int offset, uint8_t *codes);
+    int32_t (*quantize16)(const float *x, ptrdiff_t n, float inverse, int16_t *codes);
+    /* y = ((float)sums * scales + code_sum * residuals) * activation_scale + bias */
+    void (*scale_sums)(const int32_t *sums, const float *scales, const float *residuals, const float *bias,
+                       float code_sum, float activation_scale, ptrdiff_t n, float *y);
+    /* total += (float)sums * scales, for one group of columns */
+    void (*add_group)(const int32_t *sums, const float *scales, ptrdiff_t n, float *total);
+    /* y = (total + code_sum * residuals) * activation_scale + bias */
+    void (*scale_total)(const float *total, const float *residuals, const float *bias, float code_sum,
+                        float activation_scale, ptrdiff_t n, float *y);
+    void (*layer_norm)(float *y, ptrdiff_t n, const float *scale, const float *offset, double eps);
+    void (*activate)(float *y, ptrdiff_t n, enum activation activation);
+    /* x = clip((x - mean) * inverse_std) */
+    void (*normalize)(float *x, ptrdiff_t n, const float *mean, const float *inverse_std, float clip);
+
+    /* Quantize `rows` rows of one panel (row-major floats) into tiles; scratch holds 3 * cols_padded floats.
+     * Return the flat index of the first weight that is not finite (or too large for float16), -1 if there is none. */
+    ptrdiff_t (*encode_panel)(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
+                              ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
+                              float *residuals, float *scratch);
+    void (*checksum)(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]);
+    /* Sum all 64-byte lines of a buffer: a read at the core's full width, for the bandwidth that bounds an action. */
+    uint64_t (*read)(const uint8_t *data, ptrdiff_t lines);
+} kernels;
+
+extern const kernels portable_kernels;
+extern const kernels *const avx2_kernels, *const avxvnni_kernels, *const avx512_kernels; /* NULL where not compiled */
+
+/* Return the best table for this CPU, or the named one; NULL and a reason where the CPU lacks it. */
+const kernels *find_kernels(const char *name, const char **reason);
+
+#endif

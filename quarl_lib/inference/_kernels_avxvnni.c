@@ -1,0 +1,24 @@
+/* The products with AVX-VNNI (256-bit vpdpbusd and vpdpwssd, no saturation): desktop CPUs since 2021. */
+#include "_kernels.h"
+
+#if defined(__x86_64__) && (__GNUC__ >= 11 || (defined(__clang__) && __clang_major__ >= 12))
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avxvnni,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avxvnni,avx2,fma,f16c")
+#endif
+#include <immintrin.h>
+
+#define DOT_WEIGHTS(acc, a, w) _mm256_dpbusd_avx_epi32(acc, a, w)
+#define DOT_LEVELS2(acc, t, a, u, b) _mm256_dpbusd_avx_epi32(_mm256_dpbusd_avx_epi32(acc, t, a), u, b)
+#define DOT_WORDS(acc, a, b) _mm256_dpwssd_avx_epi32(acc, a, b)
+#include "_kernels_256.h"
+
+static const kernels table = KERNELS("avxvnni", 0, read_lines);
+const kernels *const avxvnni_kernels = &table;
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#else
+const kernels *const avxvnni_kernels = NULL;
+#endif

@@ -1,0 +1,296 @@
+/* Everything around the products, in plain C that each kernel file compiles for its own instruction set.
+ *
+ * Loops are written for the compiler's vectorizer. reference.py has the same operations in the same order; a change here
+ * is a change there.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "_kernels.h"
+
+#define TINY 7.888609052210118e-31f /* 2^-100: below it a tensor counts as zero, so that limit / absmax is finite */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Half to even for |v| < 2^22: in [2^23, 2^24) floats are integers. */
+INLINE float round_even(float v) { return (v + 12582912.0f) - 12582912.0f; }
+
+static uint32_t absmax_bits(const float *x, ptrdiff_t n) {
+    int32_t highest = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffff;
+        highest = bits > highest ? bits : highest;
+    }
+    return (uint32_t)highest;
+}
+
+static int32_t quantize8(const float *x, ptrdiff_t n, float inverse, int offset, uint8_t *codes) {
+    int32_t sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        int32_t code = (int32_t)round_even(x[i] * inverse);
+        sum += code;
+        codes[i] = (uint8_t)(code + offset);
+    }
+    return sum;
+}
+
+static int32_t quantize16(const float *x, ptrdiff_t n, float inverse, int16_t *codes) {
+    int32_t sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        int32_t code = (int32_t)round_even(x[i] * inverse);
+        sum += code;
+        codes[i] = (int16_t)code;
+    }
+    return sum;
+}
+
+static void scale_sums(const int32_t *restrict sums, const float *restrict scales, const float *restrict residuals,
+                       const float *restrict bias, float code_sum, float activation_scale, ptrdiff_t n,
+                       float *restrict y) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        y[i] = ((float)sums[i] * scales[i] + code_sum * residuals[i]) * activation_scale + bias[i];
+}
+
+static void add_group(const int32_t *restrict sums, const float *restrict scales, ptrdiff_t n, float *restrict total) {
+    for (ptrdiff_t i = 0; i < n; i++) total[i] += (float)sums[i] * scales[i];
+}
+
+static void scale_total(const float *restrict total, const float *restrict residuals, const float *restrict bias,
+                        float code_sum, float activation_scale, ptrdiff_t n, float *restrict y) {
+    for (ptrdiff_t i = 0; i < n; i++) y[i] = (total[i] + code_sum * residuals[i]) * activation_scale + bias[i];
+}
+
+static double pairwise8(const double *s) { return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); }
+
+static void layer_norm(float *y, ptrdiff_t n, const float *scale, const float *offset, double eps) {
+    double lanes[8] = {0}, squares[8] = {0};
+    for (ptrdiff_t i = 0; i < n; i++) lanes[i & 7] += (double)y[i];
+    double mean = pairwise8(lanes) / (double)n;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double d = (double)y[i] - mean;
+        squares[i & 7] += d * d;
+    }
+    float inverse = (float)(1.0 / sqrt(pairwise8(squares) / (double)n + eps)), center = (float)mean;
+    for (ptrdiff_t i = 0; i < n; i++) y[i] = (y[i] - center) * inverse * scale[i] + offset[i];
+}
+
+INLINE float at_most(float v, float limit) { return v < limit ? v : limit; }
+INLINE float at_least(float v, float limit) { return v > limit ? v : limit; }
+
+INLINE float exp_f32(float x) {
+    x = at_most(at_least(x, -87.0f), 88.0f);
+    float n = round_even(x * 1.44269504f);
+    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = (p * (r * r) + r) + 1.0f;
+    int32_t bits = ((int32_t)n + 127) * (1 << 23);
+    float power;
+    memcpy(&power, &bits, 4);
+    return p * power;
+}
+
+INLINE float tanh_f32(float x) {
+    x = at_most(at_least(x, -7.90531110763549805f), 7.90531110763549805f);
+    float s = x * x;
+    float p = s * -2.76076847742355e-16f + 2.00018790482477e-13f;
+    p = p * s + -8.60467152213735e-11f;
+    p = p * s + 5.12229709037114e-08f;
+    p = p * s + 1.48572235717979e-05f;
+    p = p * s + 6.37261928875436e-04f;
+    p = (p * s + 4.89352455891786e-03f) * x;
+    float q = s * 1.19825839466702e-06f + 1.18534705686654e-04f;
+    q = q * s + 2.26843463243900e-03f;
+    return p / (q * s + 4.89352518554385e-03f);
+}
+
+static void activate(float *restrict y, ptrdiff_t n, enum activation activation) {
+    if (activation == RELU)
+        for (ptrdiff_t i = 0; i < n; i++) y[i] = y[i] > 0.0f ? y[i] : 0.0f;
+    else if (activation == TANH)
+        for (ptrdiff_t i = 0; i < n; i++) y[i] = tanh_f32(y[i]);
+    else if (activation == ELU)
+        for (ptrdiff_t i = 0; i < n; i++) {
+            float below = exp_f32(at_most(y[i], 0.0f)) - 1.0f;
+            y[i] = y[i] > 0.0f ? y[i] : below;
+        }
+    else if (activation == SILU)
+        for (ptrdiff_t i = 0; i < n; i++) y[i] = y[i] / (1.0f + exp_f32(-y[i]));
+}
+
+static void normalize(float *restrict x, ptrdiff_t n, const float *restrict mean, const float *restrict inverse_std,
+                      float clip) {
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = at_most(at_least((x[i] - mean[i]) * inverse_std[i], -clip), clip);
+}
+
+/* ---- encoding ---- */
+
+/* Sum in eight lanes, each in order, then pairwise; n is a multiple of 8. */
+static float lane_sum(const float *x, ptrdiff_t n) {
+    float s[8] = {0};
+    for (ptrdiff_t i = 0; i < n; i += 8)
+        for (int j = 0; j < 8; j++) s[j] += x[i + j];
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+static float absmax_of(const float *x, ptrdiff_t n) {
+    uint32_t bits = absmax_bits(x, n);
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static ptrdiff_t first_beyond(const float *x, ptrdiff_t n, float limit) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) < limit)) return i;
+    return -1;
+}
+
+/* Codes -127..127, half to even; rests are what rounding left, in steps. Return the scale. */
+static float quantize_row(const float *restrict x, ptrdiff_t n, uint8_t *restrict codes, float *restrict rests,
+                          int32_t *sum) {
+    float absmax = absmax_of(x, n);
+    int zero = absmax < TINY;
+    float inverse = zero ? 0.0f : 127.0f / absmax;
+    int32_t total = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float steps = x[i] * inverse, code = round_even(steps);
+        rests[i] = steps - code;
+        int32_t integer = (int32_t)code;
+        total += integer;
+        codes[i] = (uint8_t)integer;
+    }
+    *sum = total;
+    return zero ? 0.0f : absmax / 127.0f;
+}
+
+/* Codes 0..levels-1 that stand for (2 code - levels + 1) * scale. Return the scale. */
+static float quantize_half_steps(const float *restrict x, ptrdiff_t n, int levels, uint8_t *restrict codes,
+                                 float *restrict rests) {
+    float absmax = absmax_of(x, n), half = (float)(levels / 2), highest = (float)(levels - 1);
+    if (absmax < TINY) {
+        memset(codes, 0, (size_t)n);
+        memset(rests, 0, (size_t)n * 4);
+        return 0.0f;
+    }
+    float inverse = half / absmax, center = half - 0.5f;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float steps = x[i] * inverse;
+        int32_t code = (int32_t)at_most(at_least(steps + half, 0.0f), highest);
+        rests[i] = steps - ((float)code - center);
+        codes[i] = (uint8_t)code;
+    }
+    return absmax / (float)levels;
+}
+
+static uint16_t to_half(float value) { /* round half to even, subnormals included; |value| < 65520 */
+    uint32_t bits, sign;
+    memcpy(&bits, &value, 4);
+    sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    if (bits < 0x38800000) { /* below 2^-14: the steps of float16 are 2^-24 */
+        float small;
+        memcpy(&small, &bits, 4);
+        small += 0.5f; /* in [0.5, 1) the steps of float32 are 2^-24 as well */
+        memcpy(&bits, &small, 4);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    bits += 0xc8000fff + (bits >> 13 & 1);
+    return (uint16_t)(sign | bits >> 13);
+}
+
+static void store_row(enum kind kind, const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t stride, uint8_t *tile) {
+    uint32_t a, b, c, d;
+    if (kind == W8A8 || kind == W8A16)
+        for (ptrdiff_t i = 0; i < cols_padded; i += 4, tile += stride) memcpy(tile, codes + i, 4);
+    else if (kind == W2A8)
+        for (ptrdiff_t i = 0; i < cols_padded; i += 16, tile += stride) {
+            memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
+            memcpy(&c, codes + i + 8, 4), memcpy(&d, codes + i + 12, 4);
+            a |= b << 2 | c << 4 | d << 6;
+            memcpy(tile, &a, 4);
+        }
+    else
+        for (ptrdiff_t i = 0; i < cols_padded; i += 8, tile += stride) {
+            memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
+            a |= b << 4;
+            memcpy(tile, &a, 4);
+        }
+}
+
+static void store_float_row(enum kind kind, const float *x, ptrdiff_t cols, ptrdiff_t padded_rows, uint8_t *tile) {
+    for (ptrdiff_t i = 0; i < cols; i++) {
+        if (kind == FP32) {
+            memcpy(tile + i * padded_rows * 4, x + i, 4);
+        } else {
+            uint16_t half = to_half(x[i]);
+            memcpy(tile + i * padded_rows * 2, &half, 2);
+        }
+    }
+}
+
+static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
+                              ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
+                              float *residuals, float *scratch) {
+    ptrdiff_t padded_rows = blocks * BLOCK;
+    float *rests = scratch;
+    uint8_t *codes = (uint8_t *)(scratch + cols_padded);
+    ptrdiff_t group = kind == W4G128A8 ? GROUP : cols_padded;
+    int levels = kind == W2A8 ? 4 : 16;
+    float limit = kind == FP16 ? 65520.0f : INFINITY;
+    if (kind == FP32 || kind == FP16) memset(tiles, 0, (size_t)(padded_rows * cols_padded * (kind == FP32 ? 4 : 2)));
+    for (ptrdiff_t r = 0; r < padded_rows; r++) {
+        const float *row = weight + r * cols;
+        float residual = 0.0f;
+        int32_t sum = 0;
+        if (r < rows && !(absmax_of(row, cols) < limit)) return r * cols + first_beyond(row, cols, limit);
+        if (kind == FP32 || kind == FP16) {
+            if (r < rows) store_float_row(kind, row, cols, padded_rows, tiles + r * (kind == FP32 ? 4 : 2));
+            continue;
+        }
+        memset(codes, 0, (size_t)cols_padded);
+        memset(rests, 0, (size_t)cols_padded * 4);
+        for (ptrdiff_t start = 0, g = 0; start < cols_padded; start += group, g++) {
+            ptrdiff_t n = start + group < cols ? group : cols - start;
+            float scale = 0.0f;
+            if (r < rows && (kind == W8A8 || kind == W8A16)) {
+                scale = quantize_row(row, n, codes, rests, &sum);
+                residual = lane_sum(rests, cols_padded) * scale;
+            } else if (r < rows) {
+                scale = quantize_half_steps(row + start, n, levels, codes + start, rests + start);
+                residual += lane_sum(rests + start, group) * (2.0f * scale);
+            }
+            scales[g * padded_rows + r] = scale;
+        }
+        residuals[r] = residual / (float)cols;
+        if (row_sums) row_sums[r] = sum;
+        store_row(kind, codes, cols_padded, padded_rows * 4, tiles + r * 4);
+    }
+    return -1;
+}
+
+/* ---- whole buffers ---- */
+
+static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
+    uint64_t a[8] = {0}, b[8] = {0};
+    for (ptrdiff_t i = 0; i < lines; i++)
+        for (int j = 0; j < 8; j++) {
+            uint64_t word;
+            memcpy(&word, data + i * 64 + j * 8, 8);
+            a[j] += word;
+            b[j] += a[j];
+        }
+    memcpy(sums, a, sizeof a);
+    memcpy(sums + 8, b, sizeof b);
+}
+
+#define KERNELS(isa, signed_offset, read_lines)                                                                \
+    {.name = isa, .byte_offset = signed_offset, .w8a8 = w8a8, .w8a16 = w8a16, .w4a8 = w4a8, .w2a8 = w2a8,         \
+     .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
+     .scale_sums = scale_sums, .add_group = add_group, .scale_total = scale_total, .layer_norm = layer_norm,      \
+     .activate = activate, .normalize = normalize, .encode_panel = encode_panel, .checksum = checksum,            \
+     .read = read_lines}

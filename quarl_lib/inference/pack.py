@@ -1,0 +1,242 @@
+"""Put weights into one contiguous buffer in the layout that the kernels read, and check such a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from quarl_lib.inference import tiles
+from quarl_lib.inference.extension import native
+from quarl_lib.inference.layout import (
+    ALIGN,
+    HEADER,
+    KINDS,
+    LAYOUT_VERSION,
+    MAGIC,
+    LayerLayout,
+    Layout,
+    Section,
+    layout_of,
+)
+from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_PAYLOAD_FIELD, _HEADER_FIELD = 48, 56
+
+
+def packed_size(spec: PolicySpec, precision: str) -> int:
+    """Return the bytes of a packed buffer, fixed by spec and precision."""
+    check_precision(precision)
+    return layout_of(spec, precision).num_bytes
+
+
+def pack(
+    spec: PolicySpec, weights: Weights, precision: str, weights_version: int = 0, out: object = None
+) -> memoryview:
+    """Quantize `weights` into one buffer that an engine loads; its bytes are a function of the arguments alone.
+
+    `out` is a writable buffer of `packed_size` bytes, such as a slot of shared memory; the header is written last.
+    Raise ValueError for weights of a wrong shape or dtype, or where one is not finite (or beyond 65504 at fp16).
+    """
+    check_precision(precision)
+    if not -1 < weights_version < 2**63:
+        raise ValueError(f"weights_version is {weights_version}: give 0 to 2^63 - 1")
+    layout = layout_of(spec, precision)
+    arrays = weights.named_arrays(spec)
+    weights.check(spec, finite=False)
+    for name, array, _ in arrays:
+        if array.ndim == 1:
+            _refuse_non_finite(name, array)
+    data = aligned_empty(layout.num_bytes) if out is None else _writable(out, layout.num_bytes)
+    for name, layer, arrays_of_layer in _all_layers(layout, weights):
+        _pack_layer(name, layer, arrays_of_layer, data)
+    _put(layout.observation_mean, weights.observation_mean, data)
+    _put(layout.observation_inverse_std, weights.observation_inverse_std, data)
+    _put(layout.log_std, weights.log_std, data)
+    _write_header(layout, weights_version, data)
+    return memoryview(data)
+
+
+def unpack(spec: PolicySpec, buffer: object) -> Weights:
+    """Return the weights of a packed buffer as float32, dequantized: for engines with a format of their own."""
+    data = as_bytes(buffer)
+    precision = read_precision(data)
+    check_buffer(spec, precision, data)
+    layout = layout_of(spec, precision)
+
+    def vector(section: Section | None, length: int) -> np.ndarray | None:
+        return None if section is None else section.view(data)[:length].copy()
+
+    def layer(part: LayerLayout, shape: tuple[int, ...]) -> LayerWeights:
+        matrix = tiles.decode(part, part.weights.view(data))
+        if part.kind == "w4g128a8":
+            scales = tiles.ungroup_scales(part, part.scales.view(data)).T
+            matrix = matrix * np.repeat(scales, tiles.GROUP, axis=1)[:, : part.cols]
+        elif part.scales is not None:
+            matrix = matrix * part.scales.view(data)[: part.rows, None]
+        norms = (vector(section, part.rows) for section in (part.norm_scale, part.norm_offset))
+        return LayerWeights(matrix.reshape(shape), vector(part.bias, part.rows), *norms)
+
+    conv_shapes = [(c.out_channels, c.in_channels, c.kernel, c.kernel) for c in spec.conv]
+    return Weights(
+        layers=tuple(layer(part, (part.rows, part.cols)) for part in layout.layers),
+        conv=tuple(layer(part, shape) for part, shape in zip(layout.conv, conv_shapes, strict=True)),
+        observation_mean=vector(layout.observation_mean, spec.layers[0].in_features),
+        observation_inverse_std=vector(layout.observation_inverse_std, spec.layers[0].in_features),
+        log_std=vector(layout.log_std, spec.action_dim),
+    )
+
+
+def read_version(buffer: object) -> int:
+    """Return the weights version that a packed buffer carries."""
+    return HEADER.unpack_from(_with_header(as_bytes(buffer)))[5]
+
+
+def read_precision(buffer: object) -> str:
+    """Return the precision of a packed buffer."""
+    index = HEADER.unpack_from(_with_header(as_bytes(buffer)))[2]
+    if index >= len(PRECISIONS):
+        raise ValueError(f"buffer has the unknown precision number {index}")
+    return PRECISIONS[index]
+
+
+def check_buffer(spec: PolicySpec, precision: str, buffer: object, verify: bool = True) -> None:
+    """Raise ValueError unless the buffer was packed for `spec` at `precision`; nothing past its end is read.
+
+    `verify` sums the payload too, which finds every changed byte; without it only the header's checksum is held.
+    """
+    data = as_bytes(buffer)
+    layout = layout_of(spec, precision)
+    _, _, number, fingerprint, num_bytes, _, _, header_bytes, payload, header = HEADER.unpack_from(_with_header(data))
+    if number != PRECISIONS.index(precision):
+        raise ValueError(f"buffer holds {read_precision(data)} weights: this engine runs {precision}")
+    if fingerprint != spec.fingerprint or num_bytes != layout.num_bytes or header_bytes != len(layout.header):
+        raise ValueError("buffer was packed for another policy: pack it with this engine's spec")
+    if len(data) < num_bytes:
+        raise ValueError(f"buffer is truncated: {len(data)} bytes of {num_bytes}")
+    own = data[:header_bytes].copy()
+    own[_HEADER_FIELD : _HEADER_FIELD + 8] = 0
+    if checksum(own) != header:
+        raise ValueError("buffer is corrupted: its header does not match its checksum")
+    own[40 - 8 : 40] = own[_PAYLOAD_FIELD : _PAYLOAD_FIELD + 8] = 0
+    if own.tobytes() != layout.header:
+        raise ValueError("buffer was packed for another policy: its layer table differs")
+    if verify and checksum(data[header_bytes:num_bytes]) != payload:
+        raise ValueError("buffer is corrupted: its payload does not match its checksum")
+
+
+def check_precision(precision: str) -> None:
+    """Raise ValueError for a precision that no engine knows."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}")
+
+
+def checksum(data: np.ndarray) -> int:
+    """Return 64 bits over bytes (a multiple of 64): in eight lanes of 64-bit words, their sum and the sum of sums.
+
+    As in Fletcher's checksum a single changed word always shows and so does a swap of two different words; it runs
+    at the speed of memory, where a CRC would cost as much as four actions.
+    """
+    extension = native()
+    if extension is not None:
+        return extension.checksum(data)
+    words = data.view("<u8").reshape(-1, 8)
+    sums = np.zeros(8, np.uint64)
+    sums_of_sums = np.zeros(8, np.uint64)
+    for start in range(0, len(words), 4096):
+        part = words[start : start + 4096]
+        weights = np.arange(len(part), 0, -1, dtype=np.uint64)[:, None]
+        sums_of_sums += np.uint64(len(part)) * sums + (weights * part).sum(axis=0, dtype=np.uint64)
+        sums += part.sum(axis=0, dtype=np.uint64)
+    total = 0
+    for value in (*sums.tolist(), *sums_of_sums.tolist()):
+        total = (total * _MULTIPLIER + value) % 2**64
+    return total
+
+
+def as_bytes(buffer: object) -> np.ndarray:
+    """View any contiguous buffer as uint8."""
+    return np.frombuffer(buffer, np.uint8)
+
+
+def aligned_empty(num_bytes: int) -> np.ndarray:
+    """Return an uninitialised uint8 array whose memory starts at a multiple of 64 bytes."""
+    raw = np.empty(num_bytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + num_bytes]
+
+
+def _all_layers(layout: Layout, weights: Weights) -> Iterator[tuple[str, LayerLayout, LayerWeights]]:
+    for i, (layer, arrays) in enumerate(zip(layout.conv, weights.conv, strict=True)):
+        yield f"conv[{i}]", layer, arrays
+    for i, (layer, arrays) in enumerate(zip(layout.layers, weights.layers, strict=True)):
+        yield f"layers[{i}]", layer, arrays
+
+
+def _pack_layer(name: str, layer: LayerLayout, arrays: LayerWeights, data: np.ndarray) -> None:
+    weight = np.ascontiguousarray(arrays.weight).reshape(layer.rows, layer.cols)
+    sections = (layer.weights, layer.scales, layer.row_sums, layer.residuals)
+    views = [None if s is None else s.view(data) for s in sections]
+    extension = native()
+    if extension is not None:
+        bad = extension.encode(KINDS.index(layer.kind), weight, layer.rows, layer.cols, layer.cols_padded, *views)
+        if bad >= 0:
+            _refuse(f"{name}.weight", arrays.weight, bad, layer.kind)
+    else:
+        _refuse_non_finite(f"{name}.weight", arrays.weight, layer.kind)
+        for section, values in zip(views, tiles.encode(layer, weight), strict=True):
+            if section is not None:
+                section[:] = values
+    _put(layer.bias, arrays.bias, data)
+    _put(layer.norm_scale, arrays.norm_scale, data)
+    _put(layer.norm_offset, arrays.norm_offset, data)
+
+
+def _put(section: Section | None, values: np.ndarray | None, data: np.ndarray) -> None:
+    if section is not None:
+        view = section.view(data)
+        view[: len(values)] = values
+        view[len(values) :] = 0
+
+
+def _write_header(layout: Layout, weights_version: int, data: np.ndarray) -> None:
+    size = len(layout.header)
+    header = np.frombuffer(bytearray(layout.header), np.uint8)
+    header[32:40].view("<i8")[0] = weights_version
+    header[_PAYLOAD_FIELD : _PAYLOAD_FIELD + 8].view("<u8")[0] = checksum(data[size:])
+    header[_HEADER_FIELD : _HEADER_FIELD + 8].view("<u8")[0] = checksum(header)
+    data[:size] = header
+
+
+def _with_header(data: np.ndarray) -> np.ndarray:
+    """Refuse what does not start with a header of this layout version."""
+    if len(data) < HEADER.size:
+        raise ValueError(f"buffer is truncated: {len(data)} bytes, a header alone has {HEADER.size}")
+    magic, version = HEADER.unpack_from(data)[:2]
+    if magic != MAGIC:
+        raise ValueError(f"buffer is no packed policy: it starts with {magic!r}")
+    if version != LAYOUT_VERSION:
+        raise ValueError(f"buffer has layout version {version}: this library reads {LAYOUT_VERSION}; pack it anew")
+    return data
+
+
+def _writable(out: object, num_bytes: int) -> np.ndarray:
+    data = as_bytes(out)
+    if not data.flags.writeable or len(data) < num_bytes:
+        state = "read-only" if not data.flags.writeable else f"{len(data)} bytes long"
+        raise ValueError(f"out is {state}: give a writable buffer of {num_bytes} bytes")
+    return data[:num_bytes]
+
+
+def _refuse_non_finite(name: str, array: np.ndarray, kind: str = "fp32") -> None:
+    limit = 65520 if kind == "fp16" else np.inf  # 65520 is what rounds to infinity in float16
+    bad = np.flatnonzero(~(np.abs(array) < limit))
+    if len(bad):
+        _refuse(name, array, int(bad[0]), kind)
+
+
+def _refuse(name: str, array: np.ndarray, flat_index: int, kind: str) -> None:
+    index = tuple(int(i) for i in np.unravel_index(flat_index, array.shape))
+    limit = "finite and below 65520 at fp16" if kind == "fp16" else "finite"
+    raise ValueError(f"{name}[{', '.join(map(str, index))}] is {array[index]}: weights must be {limit}")

@@ -1,0 +1,118 @@
+"""Weights to tiles and back in numpy: quantize a matrix into a layer's sections (see layout.py), decode them again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quarl_lib.inference.layout import GROUP, PANEL, LayerLayout
+
+TINY = np.float32(2.0**-100)  # a row whose absmax is below this counts as zero
+_LEVELS = {"w4a8": 16, "w4g128a8": 16, "w2a8": 4}
+
+
+def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, ...]:
+    """Return tile bytes, scales, row sums and residuals of a finite float32 [out, in] matrix, as the sections hold them."""
+    padded = np.zeros((layer.rows_padded, layer.cols_padded), np.float32)
+    padded[: layer.rows, : layer.cols] = weight
+    if layer.kind in ("fp32", "fp16"):
+        with np.errstate(over="ignore"):
+            values = padded.astype(np.float16 if layer.kind == "fp16" else np.float32)
+        return _by_panel([panel.T for panel in _panels(values)]), None, None, None
+    if layer.kind in ("w8a8", "w8a16"):
+        scales, codes, rests = _quantize_rows(padded)
+        sums = codes.sum(axis=1, dtype=np.int32) if layer.row_sums else None
+        residuals = _lane_sums(rests) * scales / np.float32(layer.cols)
+        return _by_panel([_interleave(panel, 1) for panel in _panels(codes)]), scales, sums, residuals
+    grouped = padded.reshape(layer.rows_padded, -1, GROUP if layer.kind == "w4g128a8" else layer.cols_padded)
+    scales, codes, rests = _quantize_half_steps(grouped, _LEVELS[layer.kind])
+    codes, rests = codes.reshape(padded.shape), rests.reshape(padded.shape)
+    codes[layer.rows :] = rests[layer.rows :] = 0
+    codes[:, layer.cols :] = rests[:, layer.cols :] = 0
+    total = np.zeros(layer.rows_padded, np.float32)
+    for g in range(grouped.shape[1]):
+        total += _lane_sums(rests.reshape(grouped.shape)[:, g]) * (np.float32(2) * scales[:, g])
+    parts, bits = (4, 2) if layer.kind == "w2a8" else (2, 4)
+    tiles = [_merge(_interleave(panel, parts), bits) for panel in _panels(codes)]
+    scales = _by_panel([panel.T for panel in _panels(scales)]).view(np.float32)
+    return _by_panel(tiles), scales, None, total / np.float32(layer.cols)
+
+
+def decode(layer: LayerLayout, tiles: np.ndarray) -> np.ndarray:
+    """Return the float32 [out, in] matrix of values before scaling (integers where the layer is quantized)."""
+    num_panels = -(-layer.rows_padded // PANEL)
+    panels = []
+    for p in range(num_panels):
+        rows = min(PANEL, layer.rows_padded - p * PANEL)
+        per_row = len(tiles) // layer.rows_padded
+        panel = tiles[p * PANEL * per_row : p * PANEL * per_row + rows * per_row]
+        panels.append(_decode_panel(layer, panel, rows))
+    return np.ascontiguousarray(np.concatenate(panels)[: layer.rows, : layer.cols], np.float32)
+
+
+def ungroup_scales(layer: LayerLayout, scales: np.ndarray) -> np.ndarray:
+    """Return the scales of a grouped layer as [groups, out]."""
+    groups = len(scales) // layer.rows_padded
+    starts = range(0, layer.rows_padded, PANEL)
+    panels = [scales[s * groups : (s + PANEL) * groups].reshape(groups, -1) for s in starts]
+    return np.ascontiguousarray(np.concatenate(panels, axis=1)[:, : layer.rows])
+
+
+def _decode_panel(layer: LayerLayout, panel: np.ndarray, rows: int) -> np.ndarray:
+    if layer.kind in ("fp32", "fp16"):
+        return panel.view("<f4" if layer.kind == "fp32" else "<f2").reshape(-1, rows).T
+    words = panel.reshape(-1, rows, 4).transpose(1, 0, 2)
+    if layer.kind in ("w8a8", "w8a16"):
+        return words.view(np.int8).reshape(rows, -1)
+    bits, levels = (2, 4) if layer.kind == "w2a8" else (4, 16)
+    parts = [(words >> shift) & (levels - 1) for shift in range(0, 8, bits)]
+    codes = np.stack(parts, axis=2).reshape(rows, -1)
+    return 2.0 * codes - (levels - 1)
+
+
+def _quantize_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scales [rows], codes -127..127 (half to even) and what rounding left, in steps."""
+    absmax = np.abs(weight).max(axis=1, keepdims=True)
+    zero = absmax < TINY
+    steps = weight * np.where(zero, np.float32(0), np.float32(127) / np.where(zero, np.float32(1), absmax))
+    codes = np.rint(steps)
+    scales = np.where(zero, np.float32(0), absmax / np.float32(127))[:, 0]
+    return scales, codes.astype(np.int8), steps - codes
+
+
+def _quantize_half_steps(weight: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scales, codes 0..levels-1 that stand for (2 code - levels + 1) * scale, and rests, of [rows, groups, width]."""
+    half = np.float32(levels // 2)
+    absmax = np.abs(weight).max(axis=2, keepdims=True)
+    zero = absmax < TINY
+    steps = weight * (half / np.where(zero, np.float32(1), absmax))
+    codes = np.clip(steps + half, np.float32(0), np.float32(levels - 1)).astype(np.uint8)
+    rests = steps - (codes.astype(np.float32) - (half - np.float32(0.5)))
+    scales = np.where(zero, np.float32(0), absmax / np.float32(levels))[:, :, 0]
+    return scales, np.where(zero, 0, codes).astype(np.uint8), np.where(zero, np.float32(0), rests)
+
+
+def _lane_sums(rows: np.ndarray) -> np.ndarray:
+    """Sum each row in eight lanes, each in order, then pairwise: the order of the C code."""
+    s = np.cumsum(rows.reshape(len(rows), -1, 8), axis=1)[:, -1]
+    return ((s[:, 0] + s[:, 1]) + (s[:, 2] + s[:, 3])) + ((s[:, 4] + s[:, 5]) + (s[:, 6] + s[:, 7]))
+
+
+def _panels(matrix: np.ndarray) -> list[np.ndarray]:
+    return [matrix[start : start + PANEL] for start in range(0, len(matrix), PANEL)]
+
+
+def _interleave(panel: np.ndarray, parts: int) -> np.ndarray:
+    """Order [rows, cols] as [column step, row, part, 4]; a step holds `parts` runs of four columns."""
+    rows = len(panel)
+    return panel.reshape(rows, -1, parts, 4).transpose(1, 0, 2, 3)
+
+
+def _merge(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Merge the parts of [step, row, part, 4] into [step, row, 4] bytes, first part in the lowest bits."""
+    shifts = np.arange(codes.shape[2], dtype=np.uint8)[:, None] * np.uint8(bits)
+    return np.bitwise_or.reduce(codes << shifts, axis=2)
+
+
+def _by_panel(panels: list[np.ndarray]) -> np.ndarray:
+    """Concatenate panels into one row of bytes."""
+    return np.concatenate([np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in panels])
