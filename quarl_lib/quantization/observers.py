@@ -90,30 +90,10 @@ class ChannelRange(Quantizer):
     def forward(self, x: Tensor) -> Tensor:
         """Return `x` with at most 2^num_bits different values in each channel."""
         rows, last = x.detach().flatten(1), 2**self.num_bits - 1
-        low, high = rows.amin(1).clamp_(max=0), rows.amax(1).clamp_(min=0)
-        scale = _scale((high - low), last, x.ndim)
-        first = (low.reshape(scale.shape) / scale).round_().clamp_(-last, 0)
+        shape = (-1, *[1] * (x.ndim - 1))
+        low, high = rows.amin(1).clamp_(max=0).reshape(shape), rows.amax(1).clamp_(min=0).reshape(shape)
+        scale = ((high - low) / last).masked_fill_(low == high, 1.0)
+        first = (low / scale).round_().clamp_(-last, 0)
         result = x.clone()
-        codes = torch.minimum(torch.maximum(result.data.div_(scale).round_(), first), first + last)
-        result.data.copy_(codes * scale)
+        torch.clamp(result.data.div_(scale).round_(), first, first + last, out=result.data).mul_(scale)
         return result
-
-
-class SymmetricRange(Quantizer):
-    """Quantize each row (axis 0) symmetrically on its largest magnitude, as the integer engines do; the gradient is 1.
-
-    Rows are a weight's output channels, or a batch's samples: the engines' dynamic quantization of activations.
-    """
-
-    def scale(self, x: Tensor) -> Tensor:
-        """Return one scale a row, broadcasting over `x`; 1 for a row of zeros."""
-        return _scale(x.detach().flatten(1).abs().amax(1), 2 ** (self.num_bits - 1) - 1, x.ndim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `x` with at most 2^num_bits - 1 different values in each row."""
-        last = 2 ** (self.num_bits - 1) - 1
-        return round_data(x.clone(), self.scale(x), -last, last)
-
-
-def _scale(span: Tensor, steps: int, dimensions: int) -> Tensor:
-    return span.div_(steps).masked_fill_(span == 0, 1.0).reshape(-1, *[1] * (dimensions - 1))

@@ -15,18 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quarl_lib.quantization.affine import MAX_BITS, MIN_BITS
+from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight, largest_code
 from quarl_lib.quantization.lsq import LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import (
     FULL_PRECISION,
     ChannelRange,
     Quantizer,
     RunningRange,
-    SymmetricRange,
     TensorRange,
 )
 
 METHODS = ("minmax", "lsq")
 GRIDS = ("affine", "engine")
+ENGINE_BITS = {"int8": (8, 8), "int8a16": (8, 16), "int4": (4, 8), "int2": (2, 8)}  # weights, activations
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class QATConfig:
 
     Grid "affine" is the paper's: zero points, per tensor (convolutions per channel), inputs on their running range.
     Grid "engine" is what the integer engines compute: symmetric per output channel, inputs on each sample's own range.
-    Method "minmax" takes ranges from the values; "lsq" learns the steps (on the engine's grid those of the weights).
+    Method "minmax" takes ranges from the values; "lsq" learns the steps, on the affine grid only.
 
     Raises:
-        ValueError: a bit width is not 32 or an integer from 2 to 16, or a name is unknown.
+        ValueError: a bit width is not 32 or an integer from 2 to 16, a name is unknown, or "lsq" meets "engine".
     """
 
     weight_bits: int = 8
@@ -57,24 +58,44 @@ class QATConfig:
         for name, choices in (("method", METHODS), ("grid", GRIDS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(choices)}")
+        if (self.method, self.grid) == ("lsq", "engine"):
+            raise ValueError("method='lsq': the engines take steps from the weights; choose grid='affine'")
 
-    def weight_quantizer(self, weight: Tensor, num_bits: int) -> Quantizer:
+    @classmethod
+    def for_engine(cls, precision: str) -> QATConfig:
+        """Return what an integer engine computes: "int8", "int8a16", "int4" or "int2".
+
+        Raises:
+            ValueError: no engine's arithmetic is simulated for that precision.
+        """
+        if precision not in ENGINE_BITS:
+            raise ValueError(f"precision={precision!r}: choose one of {', '.join(ENGINE_BITS)}")
+        weight_bits, activation_bits = ENGINE_BITS[precision]
+        return cls(weight_bits, activation_bits, observation_bits=16, edge_bits=8, grid="engine")
+
+    def weight_quantizer(self, weight: Tensor, at_edge: bool) -> Quantizer:
         """Return the quantizer of a Linear [out, in] or Conv2d [out, in, height, width] weight."""
+        num_bits = (self.edge_bits or self.weight_bits) if at_edge else self.weight_bits
         if num_bits == FULL_PRECISION:
             return Quantizer()
-        per_channel = self.grid == "engine" or weight.ndim > 2
+        if self.grid == "engine":
+            return EngineWeight(num_bits)
+        per_channel = weight.ndim > 2
         if self.method == "lsq":
             return LearnedWeightStep(num_bits, len(weight) if per_channel else 0, weight.ndim)
-        if self.grid == "engine":
-            return SymmetricRange(num_bits)
         return ChannelRange(num_bits) if per_channel else TensorRange(num_bits)
 
-    def input_quantizer(self, num_bits: int) -> Quantizer:
-        """Return the quantizer of a layer's input."""
+    def input_quantizer(self, weight: Tensor, at_start: bool, at_end: bool, unsigned: bool) -> Quantizer:
+        """Return the quantizer of the input of the layer with `weight`; `unsigned` if it comes from a ReLU.
+
+        Engines compute the last layer as they compute the first.
+        """
+        as_observation = at_start or (at_end and self.grid == "engine")
+        num_bits = self.observation_bits if as_observation else self.activation_bits
         if num_bits == FULL_PRECISION:
             return Quantizer()
         if self.grid == "engine":
-            return SymmetricRange(num_bits)
+            return EngineInput(num_bits, largest_code(num_bits, weight, unsigned and self.weight_bits > 4))
         return LearnedInputStep(num_bits) if self.method == "lsq" else RunningRange(num_bits)
 
 
@@ -139,24 +160,25 @@ def insert_fake_quant(root: nn.Module, where: Sequence[str], config: QATConfig) 
     Raises:
         ValueError: there is no Linear or Conv2d in `where`.
     """
-    found = [
-        (name, layer)
-        for prefix in where
-        for name, layer in root.get_submodule(prefix).named_modules(prefix=prefix)
-        if type(layer) in (nn.Linear, nn.Conv2d)
-    ]
+    found: list[tuple[str, nn.Linear | nn.Conv2d, bool]] = []
+    behind_relu = False
+    for prefix in where:
+        for name, part in root.get_submodule(prefix).named_modules(prefix=prefix):
+            if type(part) in (nn.Linear, nn.Conv2d):
+                found.append((name, part, behind_relu))  # type: ignore[arg-type]
+                behind_relu = False
+            elif not isinstance(part, nn.Flatten) and not list(part.children()):
+                behind_relu = isinstance(part, nn.ReLU)
     if not found:
         raise ValueError(f"where={list(where)}: {type(root).__name__} has no Linear or Conv2d layer there")
-    for position, (name, layer) in enumerate(found):
-        at_edge = position in (0, len(found) - 1)
-        weight_quantizer = config.weight_quantizer(
-            layer.weight, (config.edge_bits or config.weight_bits) if at_edge else config.weight_bits
-        )
-        input_quantizer = config.input_quantizer(config.activation_bits if position else config.observation_bits)
+    for position, (name, layer, unsigned) in enumerate(found):
+        at_start, at_end = position == 0, position == len(found) - 1
+        weight_quantizer = config.weight_quantizer(layer.weight, at_start or at_end)
+        input_quantizer = config.input_quantizer(layer.weight, at_start, at_end, unsigned)
         replacement = FakeQuantConv2d if isinstance(layer, nn.Conv2d) else FakeQuantLinear
         parent, _, leaf = name.rpartition(".")
-        setattr(root.get_submodule(parent), leaf, replacement(layer, weight_quantizer, input_quantizer))
-    return [name for name, _ in found]
+        setattr(root.get_submodule(parent), leaf, replacement(layer, weight_quantizer, input_quantizer))  # type: ignore[arg-type]
+    return [name for name, _, _ in found]
 
 
 def fake_quant_layers(module: nn.Module) -> Iterator[tuple[str, FakeQuantLayer]]:

@@ -9,22 +9,19 @@ twin, number for number.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-import torch
-from gymnasium import spaces
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from stable_baselines3.td3.policies import Actor, TD3Policy
-from torch import nn
 
-from quarl_lib.quantization.qat import QATConfig, bake_weights, insert_fake_quant, start_quantization
-from quarl_lib.sb3.policy import ActingPolicy, ConstantSpread, StateDependentSpread
+from quarl_lib.envs.gym import is_atari
+from quarl_lib.quantization.qat import QATConfig, insert_fake_quant, start_quantization
+from quarl_lib.sb3.recipes import Recipe
 
 # Submodules from observation to action, in data-flow order.
 ACTOR_CRITIC_PARTS = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")
@@ -32,7 +29,7 @@ Q_NETWORK_PARTS = ("features_extractor", "q_net")
 ACTOR_PARTS = ("features_extractor", "mu")
 
 
-class _Quantized(BasePolicy):
+class QATPolicy(BasePolicy):
     """Takes `quantization` beside the arguments of the plain policy and gives it back when saved."""
 
     plain_class: type[BasePolicy]
@@ -46,7 +43,7 @@ class _Quantized(BasePolicy):
         return {**super()._get_constructor_parameters(), "quantization": self.quantization}
 
 
-class QATActorCriticPolicy(_Quantized, ActorCriticPolicy):
+class QATActorCriticPolicy(QATPolicy, ActorCriticPolicy):
     """The policy of A2C and PPO; with `features_extractor_class=NatureCNN` for images."""
 
     plain_class = ActorCriticPolicy
@@ -58,7 +55,7 @@ class QATActorCriticPolicy(_Quantized, ActorCriticPolicy):
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
-class QATDQNPolicy(_Quantized, DQNPolicy):
+class QATDQNPolicy(QATPolicy, DQNPolicy):
     """The policy of DQN: Q network and target network alike."""
 
     plain_class = DQNPolicy
@@ -70,7 +67,7 @@ class QATDQNPolicy(_Quantized, DQNPolicy):
         return network.to(self.device)
 
 
-class QATTD3Policy(_Quantized, TD3Policy):
+class QATTD3Policy(QATPolicy, TD3Policy):
     """The policy of DDPG and TD3: actor and target actor."""
 
     plain_class = TD3Policy
@@ -82,7 +79,7 @@ class QATTD3Policy(_Quantized, TD3Policy):
         return actor.to(self.device)
 
 
-POLICIES: dict[str, type[_Quantized]] = {
+POLICIES: dict[str, type[QATPolicy]] = {
     "A2C": QATActorCriticPolicy,
     "PPO": QATActorCriticPolicy,
     "DQN": QATDQNPolicy,
@@ -128,65 +125,23 @@ class QuantDelay(BaseCallback):
         self.started = True
 
 
-def acting_policy(model: BaseAlgorithm) -> ActingPolicy:
-    """Return what acts in a trained model, fake-quantized layers included; modules are shared, not copied.
+@dataclass(frozen=True)
+class QATRecipe(Recipe):
+    """A recipe whose network trains under fake quantization."""
+
+    @property
+    def policy(self) -> type[BasePolicy]:  # type: ignore[override]
+        """The policy class, which Stable-Baselines3 takes instead of a name."""
+        return POLICIES[self.algorithm]
+
+
+def quantized_recipe(recipe: Recipe, config: QATConfig) -> QATRecipe:
+    """Return the same training under fake quantization.
 
     Raises:
-        ValueError: the policy is of another kind than A2C's, PPO's, DQN's, DDPG's and TD3's.
+        ValueError: there is no fake-quantized policy for the recipe's algorithm.
     """
-    policy = model.policy
-    if isinstance(policy, ActorCriticPolicy):
-        latent = nn.Sequential(policy.pi_features_extractor, policy.mlp_extractor.policy_net)
-        if isinstance(policy.action_space, spaces.Discrete):
-            return ActingPolicy(latent, policy.action_net, "categorical").eval()
-        spread = ConstantSpread(policy.log_std.detach())
-        if policy.use_sde:
-            spread = StateDependentSpread(policy.log_std.detach(), policy.action_net.out_features, policy.use_expln)
-        return ActingPolicy(
-            latent, policy.action_net, "gaussian", spread=spread, squash=policy.squash_output, **_bounds(policy)
-        ).eval()
-    if isinstance(policy, DQNPolicy):
-        latent = nn.Sequential(policy.q_net.features_extractor, *policy.q_net.q_net[:-1])
-        return ActingPolicy(latent, policy.q_net.q_net[-1], "q_values").eval()
-    if isinstance(policy, TD3Policy):
-        latent = nn.Sequential(policy.actor.features_extractor, *policy.actor.mu[:-2])
-        return ActingPolicy(latent, policy.actor.mu[-2:], "deterministic", **_bounds(policy)).eval()
-    raise ValueError(f"policy={type(policy).__name__}: give a model of {', '.join(POLICIES)}")
-
-
-def _bounds(policy: BasePolicy) -> dict[str, np.ndarray]:
-    return {"low": policy.action_space.low.reshape(-1), "high": policy.action_space.high.reshape(-1)}
-
-
-def export_archive(model: BaseAlgorithm, path: str | Path | BinaryIO) -> None:
-    """Write a trained QAT model as a plain Stable-Baselines3 archive that loads without this package.
-
-    Its weights are the quantized ones, as fp32 values; inputs of layers are no longer quantized, because a plain policy
-    cannot do that. The optimizer starts anew.
-
-    Raises:
-        ValueError: the model's policy is not one of this module.
-    """
-    plain_model(model).save(path)
-
-
-def plain_model(model: BaseAlgorithm) -> BaseAlgorithm:
-    """Return the model's fp32 twin with the quantized weights, as if this package had never been there.
-
-    Raises:
-        ValueError: the model's policy is not one of this module.
-    """
-    if not isinstance(model.policy, _Quantized):
-        raise ValueError(f"policy={type(model.policy).__name__}: give a model trained with {', '.join(POLICIES)}")
-    plain_class = model.policy.plain_class
-    plain = type(model)(plain_class, env=None, device=model.device, _init_setup_model=False)  # type: ignore[call-arg]
-    torch_names = {name.split(".")[0] for names in model._get_torch_save_params() for name in names}
-    left_out = {*model._excluded_save_params(), *torch_names}
-    plain.__dict__.update({name: value for name, value in model.__dict__.items() if name not in left_out})
-    plain.policy_class = plain_class
-    plain.policy_kwargs = {name: value for name, value in model.policy_kwargs.items() if name != "quantization"}
-    with torch.random.fork_rng():  # the networks' initial weights are drawn, and overwritten in the next step
-        plain._setup_model()
-    plain.policy.load_state_dict(bake_weights(model.policy))
-    plain.policy.set_training_mode(False)
-    return plain
+    if recipe.algorithm not in POLICIES:
+        raise ValueError(f"algorithm={recipe.algorithm!r}: choose one of {', '.join(POLICIES)}")
+    images = {"features_extractor_class": NatureCNN} if is_atari(recipe.env_id) else {}
+    return QATRecipe(**{**vars(recipe), "policy_kwargs": {**recipe.policy_kwargs, **images, "quantization": config}})

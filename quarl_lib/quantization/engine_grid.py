@@ -1,0 +1,69 @@
+"""The grid on which the integer engines compute, digit for digit: what to train on if a policy is to run there.
+
+`quarl_lib/inference/layout.py` says what the engines do and why; the tests hold the two against each other. Every row
+(axis 0) has its own scale: an output channel of a weight, a sample of a batch. The straight-through gradient is 1,
+because nothing is clamped.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quarl_lib.quantization.observers import Quantizer
+
+SMALLEST_ROW = 2.0**-100  # a row whose largest magnitude is below this counts as zeros
+COLUMN_STEP = 16
+
+
+class EngineWeight(Quantizer):
+    """Quantize a weight as `pack` does: 5 bits and more with a code for zero, fewer at odd multiples of half a step.
+
+    What rounding left of a row, on average, is given back to all of the row: the engines' residual.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2^num_bits different values in each row; a row of zeros stays zero."""
+        largest, divisor = _largest(x)
+        result, middle = x.clone(), 2 ** (self.num_bits - 1)
+        rounded = result.data
+        if self.num_bits <= 4:
+            rounded.mul_(middle / divisor).floor_().clamp_(-middle, middle - 1).mul_(2).add_(1)
+            rounded.mul_(largest / (2 * middle))
+        else:
+            rounded.mul_((middle - 1) / divisor).round_().mul_(largest / (middle - 1))
+        residual = (x.detach() - rounded).flatten(1).mean(1)
+        rounded.add_(residual.reshape(largest.shape))
+        return result
+
+
+class EngineInput(Quantizer):
+    """Quantize a layer's input as the engines do in every call, `limit` being the largest code."""
+
+    def __init__(self, num_bits: int, limit: int | None = None) -> None:
+        super().__init__(num_bits)
+        self.limit = limit or 2 ** (num_bits - 1) - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2 limit + 1 different values in each sample."""
+        largest, divisor = _largest(x)
+        result = x.clone()
+        result.data.mul_(self.limit / divisor).round_().mul_(largest / self.limit)
+        return result
+
+
+def largest_code(num_bits: int, weight: Tensor, unsigned: bool) -> int:
+    """Return the largest code of the input of a layer with this weight; `unsigned` if it comes from a ReLU.
+
+    Unsigned 8-bit inputs meet 8-bit weights only; 16-bit ones get so many codes that an int32 sum cannot overflow.
+    """
+    if num_bits > 8:
+        columns = -(-weight[0].numel() // COLUMN_STEP) * COLUMN_STEP
+        return min(2 ** (num_bits - 1) - 1, (2**31 - 1) // (127 * columns))
+    return 2**num_bits - 1 if unsigned else 2 ** (num_bits - 1) - 1
+
+
+def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's largest magnitude, broadcasting over `x`, and what to divide by: infinity for zeros."""
+    largest = x.detach().flatten(1).abs().amax(1).reshape(-1, *[1] * (x.ndim - 1))
+    return largest, largest.masked_fill(largest < SMALLEST_ROW, torch.inf)

@@ -1,0 +1,152 @@
+"""Take a model out of Stable-Baselines3: as an acting policy, an agent, a plain archive, or what an engine runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.dqn.policies import DQNPolicy
+from stable_baselines3.td3.policies import TD3Policy
+from torch import nn
+
+from quarl_lib.inference.spec import PolicySpec, Weights
+from quarl_lib.quantization.qat import ENGINE_BITS, QATConfig, bake_weights, fake_quant_layers
+from quarl_lib.sb3.agents import Agent
+from quarl_lib.sb3.archive import Normalization
+from quarl_lib.sb3.policy import ActingPolicy, ConstantSpread, StateDependentSpread
+from quarl_lib.sb3.qat_policies import POLICIES, QATPolicy
+from quarl_lib.sb3.spec import agent_spec
+
+
+def acting_policy(model: BaseAlgorithm) -> ActingPolicy:
+    """Return what acts in a trained model, fake-quantized layers included; modules are shared, not copied.
+
+    Raises:
+        ValueError: the policy is of another kind than A2C's, PPO's, DQN's, DDPG's and TD3's.
+    """
+    policy = model.policy
+    if isinstance(policy, ActorCriticPolicy):
+        latent = nn.Sequential(_features(policy.pi_features_extractor), policy.mlp_extractor.policy_net)
+        if isinstance(policy.action_space, spaces.Discrete):
+            return ActingPolicy(latent, policy.action_net, "categorical").eval()
+        spread = ConstantSpread(policy.log_std.detach())
+        if policy.use_sde:
+            distribution = policy.action_dist
+            spread = StateDependentSpread(
+                policy.log_std.detach(), policy.action_net.out_features, distribution.use_expln
+            )
+        return ActingPolicy(
+            latent, policy.action_net, "gaussian", spread=spread, squash=policy.squash_output, **_bounds(policy)
+        ).eval()
+    if isinstance(policy, DQNPolicy):
+        latent = nn.Sequential(_features(policy.q_net.features_extractor), *policy.q_net.q_net[:-1])
+        return ActingPolicy(latent, policy.q_net.q_net[-1], "q_values").eval()
+    if isinstance(policy, TD3Policy):
+        latent = nn.Sequential(_features(policy.actor.features_extractor), *policy.actor.mu[:-2])
+        return ActingPolicy(latent, policy.actor.mu[-2:], "deterministic", **_bounds(policy)).eval()
+    raise ValueError(f"policy={type(policy).__name__}: give a model of {', '.join(POLICIES)}")
+
+
+def _bounds(policy: BasePolicy) -> dict[str, np.ndarray]:
+    return {"low": policy.action_space.low.reshape(-1), "high": policy.action_space.high.reshape(-1)}
+
+
+def _features(extractor: BaseFeaturesExtractor) -> nn.Module:
+    if isinstance(extractor, FlattenExtractor):
+        return nn.Flatten()
+    if isinstance(extractor, NatureCNN):
+        return nn.Sequential(extractor.cnn, extractor.linear)
+    raise ValueError(f"features_extractor={type(extractor).__name__}: give FlattenExtractor or NatureCNN")
+
+
+def trained_agent(model: BaseAlgorithm, env_id: str) -> Agent:
+    """Return a model that still holds its environment as an agent, with the observation statistics of its training."""
+    vec_normalize = model.get_vec_normalize_env()
+    normalization = None
+    if isinstance(vec_normalize, VecNormalize) and vec_normalize.norm_obs:
+        statistics = vec_normalize.obs_rms
+        std = np.sqrt(statistics.var + vec_normalize.epsilon)
+        normalization = Normalization(statistics.mean.copy(), std, vec_normalize.clip_obs)
+    algorithm = type(model).__name__
+    return Agent(
+        algorithm, env_id, f"{algorithm.lower()}/{env_id}", acting_policy(model), model.observation_space, normalization
+    )
+
+
+def engine_precision(config: QATConfig) -> str:
+    """Return the precision whose engine computes what a policy trained with `config` computed.
+
+    Raises:
+        ValueError: no engine does; names the first parameter in the way.
+    """
+    by_bits = {bits: precision for precision, bits in ENGINE_BITS.items()}
+    precision = by_bits.get((config.weight_bits, config.activation_bits))
+    wanted = QATConfig.for_engine(precision or "int8")
+    for name in ("grid", "method", "observation_bits"):
+        if getattr(config, name) != getattr(wanted, name):
+            raise ValueError(f"{name}={getattr(config, name)!r}: engines compute {getattr(wanted, name)!r}")
+    if precision is None:
+        known = "; ".join(f"{w} and {a}" for w, a in by_bits)
+        raise ValueError(f"weight_bits={config.weight_bits}, activation_bits={config.activation_bits}: give {known}")
+    if (config.edge_bits or config.weight_bits) != 8:
+        raise ValueError(f"edge_bits={config.edge_bits}: engines keep the first and last layer's weights at 8 bits")
+    return precision
+
+
+def export_engine(model: BaseAlgorithm, env_id: str) -> tuple[PolicySpec, Weights, str]:
+    """Return spec, weights and precision of a QAT model; the engine acts as the simulation did in training.
+
+    The weights are those before quantization: `pack` puts them on the very grid that training used.
+
+    Raises:
+        ValueError: the model was not trained on the engines' grid, or has not started to quantize.
+    """
+    if not isinstance(model.policy, QATPolicy):
+        raise ValueError(f"policy={type(model.policy).__name__}: give a model trained with {', '.join(POLICIES)}")
+    precision = engine_precision(model.policy.quantization)
+    if not all(layer.running_enabled.item() for _, layer in fake_quant_layers(model.policy)):
+        raise ValueError(
+            "quant_delay_steps: the model is still before its delay; train on or start_quantization(policy)"
+        )
+    return *agent_spec(trained_agent(model, env_id)), precision
+
+
+def export_archive(model: BaseAlgorithm, path: str | Path | BinaryIO) -> None:
+    """Write a trained QAT model as a plain Stable-Baselines3 archive that loads without this package.
+
+    Its weights are the quantized ones, as fp32 values; inputs of layers are no longer quantized, because a plain policy
+    cannot do that. The optimizer starts anew.
+
+    Raises:
+        ValueError: the model's policy is not one of this module.
+    """
+    plain_model(model).save(path)
+
+
+def plain_model(model: BaseAlgorithm) -> BaseAlgorithm:
+    """Return the model's fp32 twin with the quantized weights, as if this package had never been there.
+
+    Raises:
+        ValueError: the model's policy is not one of this module.
+    """
+    if not isinstance(model.policy, QATPolicy):
+        raise ValueError(f"policy={type(model.policy).__name__}: give a model trained with {', '.join(POLICIES)}")
+    plain_class = model.policy.plain_class
+    plain = type(model)(plain_class, env=None, device=model.device, _init_setup_model=False)  # type: ignore[call-arg]
+    torch_names = {name.split(".")[0] for names in model._get_torch_save_params() for name in names}
+    left_out = {*model._excluded_save_params(), *torch_names}
+    plain.__dict__.update({name: value for name, value in model.__dict__.items() if name not in left_out})
+    plain.policy_class = plain_class
+    plain.policy_kwargs = {name: value for name, value in model.policy_kwargs.items() if name != "quantization"}
+    with torch.random.fork_rng():  # the networks' initial weights are drawn, and overwritten in the next step
+        plain._setup_model()
+    plain.policy.load_state_dict(bake_weights(model.policy))
+    plain.policy.set_training_mode(False)
+    return plain
