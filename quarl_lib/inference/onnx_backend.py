@@ -6,11 +6,13 @@ import numpy as np
 import onnxruntime as ort
 
 from quarl_lib.inference.framework_engine import FrameworkEngine
+from quarl_lib.inference.native import instruction_sets
 from quarl_lib.inference.observations import ObservationCheck
 from quarl_lib.inference.onnx_graph import INPUT, OUTPUT, Range, build
 from quarl_lib.inference.spec import PolicySpec, Weights
 
 PRECISIONS = ("fp32", "int8", "int4g128")
+VNNI_KERNELS = ("avx512", "avxvnni")  # native kernels that run only where the CPU has such instructions
 SILENT = 3  # errors only: warnings about unused constants say nothing to a user
 
 
@@ -24,9 +26,7 @@ def export(
 
 def weight_code_max() -> int:
     """Return 127 where this CPU multiplies and sums 8-bit integers exactly, else 63: one bit less cannot saturate."""
-    from quarl_lib.inference.native import cpu_features
-
-    return 127 if any("vnni" in name for name in cpu_features()) else 63
+    return 127 if any(instruction_sets().get(name) == "ok" for name in VNNI_KERNELS) else 63
 
 
 class OnnxEngine(FrameworkEngine):
