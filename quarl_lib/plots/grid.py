@@ -12,19 +12,19 @@ COLUMNS = 3
 
 
 def panels(count: int, columns: int = COLUMNS) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with `count` panels, row by row, and no empty ones."""
-    columns = min(columns, count)
+    """Return a figure with `count` panels, row by row, and no empty ones; with none it says so."""
+    columns = max(1, min(columns, count))
     lines = -(-count // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(max(3.3 * columns, 5), 2.7 * lines + 0.4), squeeze=False, layout="constrained"
-    )
-    for ax in axes.flat[count:]:
-        ax.remove()
-    return figure, list(axes.flat[:count])
+    figure = plt.figure(figsize=(max(3.3 * columns, 5), 2.7 * lines + 0.5), layout="constrained")
+    if not count:
+        figure.text(0.5, 0.5, "nothing of this kind was measured", ha="center", va="center")
+    return figure, [figure.add_subplot(lines, columns, index + 1) for index in range(count)]
 
 
 def outer_labels(figure: Figure, x: str, y: str) -> None:
     """Label both axes once for all panels."""
+    if not figure.axes:
+        return
     figure.supxlabel(x, size="medium")
     figure.supylabel(y, size="medium")
 
@@ -32,4 +32,6 @@ def outer_labels(figure: Figure, x: str, y: str) -> None:
 def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
     """Put one legend of all panels' lines above the figure."""
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if not handles:
+        return
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)

@@ -62,7 +62,7 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
         )  # fmt: skip
     ax.axvline(0, color="black", lw=0.8)
     ax.set_xscale("symlog", linthresh=0.01)
-    largest = max(rows.relative_error_high.abs().max(), rows.relative_error_low.abs().max(), 0.01)
+    largest = max(0.01, *map(abs, [*rows.relative_error_high, *rows.relative_error_low]))
     ticks = [0.0, *(sign * 10.0**k for k in range(-2, math.ceil(math.log10(largest)) + 1) for sign in (-1, 1))]
     low, high = ax.get_xlim()
     ax.set_xticks([tick for tick in sorted(ticks) if low <= tick <= high])
@@ -72,7 +72,8 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
     ax.set_ylim(len(agents) - 0.4, -0.6)
     ax.set_xlabel(f"share of fp32's return lost, {quantizer} (linear within ±1 %)")
     better(ax, "lower", axis="x")
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    if precisions:
+        ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return ax
 
 

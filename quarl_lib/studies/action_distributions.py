@@ -17,6 +17,10 @@ from quarl_lib.studies.agents import choose_agents
 from quarl_lib.studies.pool import map_tasks
 from quarl_lib.studies.ptq_cells import prepare
 
+TABLE_COLUMNS = (
+    "algorithm", "env_id", "agent", "precision", "quantizer", "discrete", "dimension", "state", "action_fp32", "action",
+    "low", "high", "error",
+)  # fmt: skip
 SUMMARY_COLUMNS = (
     "algorithm", "env_id", "agent", "precision", "quantizer", "num_bits", "dimension", "states", "same_action_rate",
     "mean_abs_difference", "median_abs_difference", "p99_abs_difference", "share_identical",
@@ -33,6 +37,7 @@ class Config:
     agents_dir: str = ""
     algorithms: list[str] = field(default_factory=list)
     env_ids: list[str] = field(default_factory=list)
+    retrain: bool = False
     # which policies act beside fp32's
     precisions: list[str] = field(default_factory=lambda: ["fp16", "int8", "int4", "int2"])
     quantizer: str = "paper"
@@ -79,7 +84,9 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     The states are those of an fp32 rollout; actions are deterministic. An agent that cannot be loaded, or a policy that
     cannot be quantized, is one row with the reason in `error`.
     """
-    loaded, failures = choose_agents(config.agents_dir, config.algorithms, config.env_ids)
+    loaded, failures = choose_agents(
+        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
+    )
     tasks = [
         Task(
             file, tuple(config.precisions), config.quantizer, config.observation_quantization, config.per_channel,
@@ -88,19 +95,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         for file, _ in loaded
     ]  # fmt: skip
     tables = map_tasks(act_side_by_side, tasks, config.workers, progress, lambda task: task.file.name)
-    reasons = [
-        {
-            "algorithm": failure.file.algorithm,
-            "env_id": failure.file.env_id,
-            "agent": failure.file.name,
-            "precision": "none",
-            "quantizer": "none",
-            "error": failure.reason,
-        }
-        for failure in failures
-    ]
-    table = pd.concat([*tables, pd.DataFrame(reasons)], ignore_index=True)
-    return table.fillna({"error": ""})
+    table = pd.concat([*tables, pd.DataFrame([failure.row() for failure in failures])], ignore_index=True)
+    return table.reindex(columns=list(TABLE_COLUMNS)).fillna({"error": ""})
 
 
 @torch.no_grad()

@@ -1,40 +1,93 @@
-"""The agents of a study: which are asked for, which can be loaded, and why the others cannot."""
+"""The agents of a study: which are asked for, which can be loaded or trained, and why the others cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from quarl_lib.results import PROJECT, Progress
 from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, AgentError, AgentFile, find_agents, load_agent
+from quarl_lib.sb3.recipes import SHIPPED
+
+RETRAINED_AGENTS = PROJECT / "outputs" / "agents"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An agent that cannot be loaded, and the reason."""
+    """An agent that cannot be loaded or trained, and the reason."""
 
-    file: AgentFile
+    algorithm: str
+    env_id: str
+    name: str
     reason: str
+
+    def row(self) -> dict[str, str]:
+        """Return what stands for the agent in a study's table: no precision, no quantizer, the reason in `error`."""
+        return {
+            "algorithm": self.algorithm,
+            "env_id": self.env_id,
+            "agent": self.name,
+            "precision": "none",
+            "quantizer": "none",
+            "error": self.reason,
+        }
 
 
 def choose_agents(
-    agents_dir: str, algorithms: Sequence[str], env_ids: Sequence[str]
+    agents_dir: str,
+    algorithms: Sequence[str],
+    env_ids: Sequence[str],
+    retrain: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> tuple[list[tuple[AgentFile, Agent]], list[Failure]]:
-    """Load the agents of a folder ("" means those in the package), filtered by name; an empty filter lets all pass.
+    """Load the agents of a folder ("": those in the package), filtered by name; an empty filter lets all pass.
+
+    `retrain` first trains by recipe into the folder ("": outputs/agents), keeping agents that stand there finished:
+    every recipe of the algorithms and environments named, or those of the agents in the package.
 
     Raises:
         ValueError: the folder holds no agent, or the filters leave none.
     """
-    folder = agents_dir or SHIPPED_AGENTS
+    failures = []
+    if retrain:
+        folder = Path(agents_dir) if agents_dir else RETRAINED_AGENTS
+        failures = _train(folder, algorithms, env_ids, seed, progress)
+        if failures and not any(folder.glob("*/*/")):
+            return [], failures
+    else:
+        folder = Path(agents_dir) if agents_dir else SHIPPED_AGENTS
     files = find_agents(folder, algorithms or None, env_ids or None)
-    if not files:
+    if not files and not failures:
         known = ", ".join(sorted(file.name for file in find_agents(folder)))
         raise ValueError(
             f"algorithms={list(algorithms)} and env_ids={list(env_ids)} leave no agent of {folder}; it has {known}"
         )
-    loaded, failures = [], []
+    loaded = []
     for file in files:
         try:
             loaded.append((file, load_agent(file)))
         except AgentError as error:
-            failures.append(Failure(file, str(error)))
+            failures.append(Failure(file.algorithm, file.env_id, file.name, str(error)))
     return loaded, failures
+
+
+def _train(
+    folder: Path, algorithms: Sequence[str], env_ids: Sequence[str], seed: int, progress: Progress | None
+) -> list[Failure]:
+    from quarl_lib.sb3.train import train_agents  # imports Stable-Baselines3, which loading does without
+
+    if algorithms and env_ids:
+        jobs = [(list(algorithms), list(env_ids))]
+    else:
+        shipped = [(a, e) for a, e in SHIPPED if (not algorithms or a in algorithms) and (not env_ids or e in env_ids)]
+        jobs = [([algorithm], [env_id]) for algorithm, env_id in shipped]
+    options = {} if progress is None else {"progress": progress}
+    failures = [failure for names, envs in jobs for failure in train_agents(folder, names, envs, seed, **options)]
+    return [
+        Failure(
+            recipe.algorithm, recipe.env_id, f"{recipe.algorithm.lower()}/{recipe.env_id}", f"not trained: {reason}"
+        )
+        for recipe, reason in failures
+    ]

@@ -16,6 +16,10 @@ from quarl_lib.studies.pool import map_tasks
 from quarl_lib.studies.ptq_cells import Cell, measure
 
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
+TABLE_COLUMNS = (
+    *CELL, "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind", "same_action_rate",
+    "mean_abs_action_difference", "warning", "error",
+)  # fmt: skip
 SUMMARY_COLUMNS = (
     "algorithm", "env_id", "agent", "precision", "quantizer", "observation", "num_bits", "episodes",
     "mean_return", "ci_low", "ci_high", "relative_error", "relative_error_low", "relative_error_high",
@@ -86,7 +90,9 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
     An agent that cannot be loaded is one row of precision "none" with the reason in `error`.
     """
-    loaded, failures = choose_agents(config.agents_dir, config.algorithms, config.env_ids)
+    loaded, failures = choose_agents(
+        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
+    )
     tasks = [
         Cell(
             file, *cell, config.per_channel, config.episodes, config.calibration_steps, config.kl_states,
@@ -96,23 +102,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         for cell in cells_of(config)
     ]  # fmt: skip
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name)
-    tables += [
-        pd.DataFrame(
-            [
-                {
-                    "algorithm": failure.file.algorithm,
-                    "env_id": failure.file.env_id,
-                    "agent": failure.file.name,
-                    "precision": "none",
-                    "quantizer": "none",
-                    "observation": "none",
-                    "error": failure.reason,
-                }
-            ]
-        )
-        for failure in failures
-    ]
-    table = pd.concat(tables, ignore_index=True)
+    reasons = pd.DataFrame([failure.row() | {"observation": "none"} for failure in failures])
+    table = pd.concat([*tables, reasons], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
     return table.fillna({"error": "", "warning": "", "kl_kind": ""})
 
 
