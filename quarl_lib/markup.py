@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[-+−]?[\d,]*\.?\d+(e[-+]?\d+)?\s*%?|–|inf|nan", re.IG
 _CELL = re.compile(r"<(td|th)\b([^>]*)>(.*?)</\1>", re.DOTALL)
 # What mathtext does not know, in words that it does.
 _TEX_WORDS = {
-    r"\\text\b|\\operatorname\b": r"\\mathrm",
+    r"\\operatorname\b": r"\\mathrm",
     r"\\tfrac": r"\\frac",
     r"\\[lr]Vert": r"\\|",
     r"\\[lr]vert": "|",
@@ -96,6 +96,7 @@ def _draw(tex: str, prefix: str) -> str:
     from matplotlib import mathtext
     from matplotlib.font_manager import FontProperties
 
+    tex = re.sub(r"\\text\{([^}]*)\}", lambda match: "\\mathrm{" + match[1].replace(" ", "\\ ") + "}", tex)
     for pattern, replacement in _TEX_WORDS.items():
         tex = re.sub(pattern, replacement, tex)
     buffer = io.StringIO()
