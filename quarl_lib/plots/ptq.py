@@ -62,7 +62,7 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
         )  # fmt: skip
     ax.axvline(0, color="black", lw=0.8)
     ax.set_xscale("symlog", linthresh=0.01)
-    largest = max(0.01, *map(abs, [*rows.relative_error_high, *rows.relative_error_low]))
+    largest = max([0.01, *rows.relative_error_high.abs(), *rows.relative_error_low.abs()])
     ticks = [0.0, *(sign * 10.0**k for k in range(-2, math.ceil(math.log10(largest)) + 1) for sign in (-1, 1))]
     low, high = ax.get_xlim()
     ax.set_xticks([tick for tick in sorted(ticks) if low <= tick <= high])
