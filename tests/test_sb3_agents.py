@@ -12,6 +12,7 @@ import pytest
 import stable_baselines3
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from quarl_lib.envs import gym as environments
@@ -40,7 +41,7 @@ def make_model(algorithm: str, env: object, policy: str, policy_kwargs: dict, op
     if algorithm not in ("A2C", "PPO"):
         options = {**options, "buffer_size": 10}
     model_class = getattr(stable_baselines3, algorithm)
-    model = model_class(policy, env, policy_kwargs=policy_kwargs, seed=0, device="cpu", **options)
+    model = model_class(policy, env, policy_kwargs=dict(policy_kwargs), seed=0, device="cpu", **options)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # actions of an untrained agent hardly differ from one another
         for parameter in model.policy.parameters():
@@ -127,6 +128,35 @@ def test_a_convolutional_agent_acts_as_stable_baselines3_does(algorithm: str, tm
     assert [type(m).__name__ for m in policy.modules() if isinstance(m, nn.Linear | nn.Conv2d)] == [
         *("Conv2d", "Conv2d", "Conv2d", "Linear", "Linear"),
     ]
+
+
+class Doubler(BaseFeaturesExtractor):
+    """A features extractor of one's own."""
+
+    def __init__(self, observation_space: spaces.Box, path: str = "") -> None:
+        super().__init__(observation_space, features_dim=2 * observation_space.shape[0])
+        self.layer = nn.Linear(observation_space.shape[0], self.features_dim)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.layer(observations))
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo-gsde", "dqn", "td3", "sac", "sac-gsde"])
+def test_what_weights_do_not_tell_is_loaded_by_stable_baselines3_on_request_only(name: str, tmp_path: Path) -> None:
+    algorithm, env_id, policy, policy_kwargs, options = MODELS[name]
+    env = gymnasium.make(env_id)
+    model = make_model(algorithm, env, policy, {**policy_kwargs, "features_extractor_class": Doubler}, options)
+    path = tmp_path / algorithm.lower() / env_id / f"{env_id}.zip"
+    path.parent.mkdir(parents=True)
+    model.save(path)
+    (file,) = find_agents(tmp_path)
+    with pytest.raises(AgentError, match=r"features extractor .*Doubler.* is not one"):
+        load_agent(file)
+    agent = load_agent(file, run_pickles=True)
+    met = observations(env.observation_space)
+    expected = model.predict(met, deterministic=True)[0]
+    np.testing.assert_allclose(agent.policy.act(agent.normalize(met)), expected, atol=1e-5)
+    assert_same_distribution(model, agent, torch.from_numpy(met))
 
 
 @pytest.mark.skipif(not SHARED_SB3, reason="../shared/agents is not there")

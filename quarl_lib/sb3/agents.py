@@ -103,15 +103,18 @@ def find_agents(
     ]
 
 
-def load_agent(agent_file: AgentFile) -> Agent:
+def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
     """Load an agent without running anything pickled into it.
+
+    Where weights and plain settings do not suffice (a features extractor of one's own), `run_pickles` lets
+    Stable-Baselines3 load the archive and run what it holds: only for archives that you trust.
 
     Raises:
         AgentError: the reason why it cannot be used, in words for a table.
     """
     if agent_file.algorithm not in ALGORITHMS:
         raise AgentError(f"algorithm {agent_file.algorithm} is none of {', '.join(ALGORITHMS)}")
-    agent = _load_arrays(agent_file) if agent_file.layout == "arrays" else _load_archive(agent_file)
+    agent = _load_arrays(agent_file) if agent_file.layout == "arrays" else _load_archive(agent_file, run_pickles)
     _check_shapes(agent)
     return agent
 
@@ -147,7 +150,7 @@ def _spaces_of(env_id: str, time_feature: bool, env_kwargs: dict[str, Any]) -> t
     return observation_space, action_space
 
 
-def _load_archive(file: AgentFile) -> Agent:
+def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
     # The zoo keeps the configuration beside the archive or in a folder named after it.
     folders = (file.path.parent, file.path.parent / file.path.stem, file.path.parent / file.env_id)
 
@@ -169,11 +172,19 @@ def _load_archive(file: AgentFile) -> Agent:
     warning = ""
     if _normalizes_observations(config) and not statistics.exists():
         warning = "trained on normalised observations (config.yml), but vecnormalize.pkl is missing"
+    try:
+        policy = policy_from_archive(archive, file.algorithm, action_space).eval()
+    except AgentError:
+        if not run_pickles:
+            raise
+        from quarl_lib.sb3.live import load_by_running_pickles  # imports Stable-Baselines3
+
+        policy = load_by_running_pickles(file.path, file.algorithm, observation_space, action_space)
     return Agent(
         file.algorithm,
         env_id,
         file.name,
-        policy_from_archive(archive, file.algorithm, action_space).eval(),
+        policy,
         observation_space,
         normalization,
         time_feature,

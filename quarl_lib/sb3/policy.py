@@ -83,6 +83,8 @@ class ActingPolicy(nn.Module):
 class ConstantSpread(nn.Module):
     """A standard deviation that does not depend on the observation (A2C and PPO)."""
 
+    log_std: Tensor
+
     def __init__(self, log_std: Tensor) -> None:
         super().__init__()
         self.register_buffer("log_std", log_std.reshape(-1))
@@ -108,6 +110,8 @@ class PredictedSpread(nn.Module):
 
 class StateDependentSpread(nn.Module):
     """Generalized state-dependent exploration: the variance is latent^2 @ std^2 (Raffin et al., 2021)."""
+
+    variance: Tensor
 
     def __init__(self, log_std: Tensor, num_actions: int, use_expln: bool = False) -> None:
         super().__init__()

@@ -165,7 +165,7 @@ def save(model: BaseAlgorithm, path: Path) -> None:
     The optimizers' moments go: they are twice the weights, and `load` only asks that an optimizer is there.
     """
     for name in model._get_torch_save_params()[0]:
-        owner = model
+        owner: Any = model
         for part in name.split("."):
             owner = getattr(owner, part)
         if hasattr(owner, "param_groups"):
