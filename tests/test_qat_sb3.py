@@ -13,7 +13,8 @@ import torch
 from quarl_lib.inference.engines import make_engine, unsupported
 from quarl_lib.inference.pack import pack
 from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_trained, start_quantization
-from quarl_lib.sb3.qat_export import acting_policy, engine_precision, export_archive, export_engine, trained_agent
+from quarl_lib.sb3.live import acting_policy
+from quarl_lib.sb3.qat_export import engine_precision, export_archive, export_engine, trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
 from quarl_lib.sb3.recipes import Recipe
 from quarl_lib.sb3.train import make_model, make_training_env

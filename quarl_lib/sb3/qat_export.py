@@ -7,63 +7,16 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
 from stable_baselines3.common.vec_env import VecNormalize
-from stable_baselines3.dqn.policies import DQNPolicy
-from stable_baselines3.td3.policies import TD3Policy
-from torch import nn
 
 from quarl_lib.inference.spec import PolicySpec, Weights
 from quarl_lib.quantization.qat import ENGINE_BITS, QATConfig, bake_weights, fake_quant_layers
 from quarl_lib.sb3.agents import Agent
 from quarl_lib.sb3.archive import Normalization
-from quarl_lib.sb3.policy import ActingPolicy, ConstantSpread, StateDependentSpread
+from quarl_lib.sb3.live import acting_policy
 from quarl_lib.sb3.qat_policies import POLICIES, QATPolicy
 from quarl_lib.sb3.spec import agent_spec
-
-
-def acting_policy(model: BaseAlgorithm) -> ActingPolicy:
-    """Return what acts in a trained model, fake-quantized layers included; modules are shared, not copied.
-
-    Raises:
-        ValueError: the policy is of another kind than A2C's, PPO's, DQN's, DDPG's and TD3's.
-    """
-    policy = model.policy
-    if isinstance(policy, ActorCriticPolicy):
-        latent = nn.Sequential(_features(policy.pi_features_extractor), policy.mlp_extractor.policy_net)
-        if isinstance(policy.action_space, spaces.Discrete):
-            return ActingPolicy(latent, policy.action_net, "categorical").eval()
-        spread = ConstantSpread(policy.log_std.detach())
-        if policy.use_sde:
-            distribution = policy.action_dist
-            spread = StateDependentSpread(
-                policy.log_std.detach(), policy.action_net.out_features, distribution.use_expln
-            )
-        return ActingPolicy(
-            latent, policy.action_net, "gaussian", spread=spread, squash=policy.squash_output, **_bounds(policy)
-        ).eval()
-    if isinstance(policy, DQNPolicy):
-        latent = nn.Sequential(_features(policy.q_net.features_extractor), *policy.q_net.q_net[:-1])
-        return ActingPolicy(latent, policy.q_net.q_net[-1], "q_values").eval()
-    if isinstance(policy, TD3Policy):
-        latent = nn.Sequential(_features(policy.actor.features_extractor), *policy.actor.mu[:-2])
-        return ActingPolicy(latent, policy.actor.mu[-2:], "deterministic", **_bounds(policy)).eval()
-    raise ValueError(f"policy={type(policy).__name__}: give a model of {', '.join(POLICIES)}")
-
-
-def _bounds(policy: BasePolicy) -> dict[str, np.ndarray]:
-    return {"low": policy.action_space.low.reshape(-1), "high": policy.action_space.high.reshape(-1)}
-
-
-def _features(extractor: BaseFeaturesExtractor) -> nn.Module:
-    if isinstance(extractor, FlattenExtractor):
-        return nn.Flatten()
-    if isinstance(extractor, NatureCNN):
-        return nn.Sequential(extractor.cnn, extractor.linear)
-    raise ValueError(f"features_extractor={type(extractor).__name__}: give FlattenExtractor or NatureCNN")
 
 
 def trained_agent(model: BaseAlgorithm, env_id: str) -> Agent:
