@@ -109,9 +109,14 @@ def test_sentences_and_small_tables_come_from_the_summary(config, summary):
     automatic = words.automatic(summary)
     assert (automatic.auto_over_fastest <= 1).all()
     assert set(automatic.auto) <= {"native", "onnxruntime", "torch", "numpy"}
-    paper = words.beside_paper(summary, config.policies[0]).set_index("setting")
-    assert paper.loc["paper, computation heavy", "inference_speedup_over_fp32"] == pytest.approx(10.7 / 5.4)
-    assert paper.loc["here, torch int8", "load_time_over_fp32"] > 0
+    paper = words.beside_paper(summary, config.policies[0]).set_index("what")
+    row = paper.loc["computation heavy, int8 by torch: inference speed over fp32"]
+    assert row.paper == pytest.approx(10.7 / 5.4)
+    ours = words.rows_of(summary, config.policies[0], "torch", "int8").iloc[0]
+    assert row.ours == ours.ratio_to_torch_fp32
+    assert paper.loc["communication heavy, int8 by torch: time to load weights over fp32's"].ours > 0
+    ratios = words.ratios(summary).set_index(["policy", "backend"])
+    assert ratios.loc[(config.policies[0], "torch"), "int8"] == ours.ratio_to_torch_fp32
 
 
 def test_figures_show_what_the_summary_says(config, summary):

@@ -145,7 +145,10 @@ def paired(
     return pairs
 
 
-def milliseconds(call: Call, repeats: int) -> float:
-    """Return the median of `repeats` calls in milliseconds, after one untimed call."""
+def milliseconds(call: Call, repeats: int, budget_ms: float = 500.0) -> float:
+    """Return the median of up to `repeats` calls in milliseconds, after one untimed; two at least, then the budget."""
     call()
-    return float(np.median([_timed(call, 1) for _ in range(repeats)])) / 1e3
+    times: list[float] = []
+    while len(times) < repeats and (len(times) < 2 or sum(times) < budget_ms * 1e3):
+        times.append(_timed(call, 1))
+    return float(np.median(times)) / 1e3

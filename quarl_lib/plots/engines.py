@@ -17,27 +17,29 @@ BACKENDS = ("native", "onnxruntime", "torch", "torch-frozen", "numpy")
 
 
 def action_time(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> Axes:
-    """Draw microseconds per action of one policy: a row per backend, a marker per precision, hollow where cold.
+    """Draw microseconds per action of one policy: a line per engine and precision, hollow where cold.
 
     The vertical ticks are the limit: the time that reading the same number of bytes once takes on this machine.
     """
     ax = axes_or_new(ax)
     rows = summary[summary.policy == policy]
-    backends = [name for name in BACKENDS if name in set(rows.backend)]
-    for y, backend in enumerate(backends):
+    top, labels = 0, {}
+    for backend in [name for name in BACKENDS if name in set(rows.backend)]:
         here = rows[rows.backend == backend]
         precisions = [name for name in PRECISION_COLORS if name in set(here.precision)]
-        for index, precision in enumerate(precisions):
-            height = y + 0.6 * ((index + 0.5) / len(precisions) - 0.5)
+        for y, precision in enumerate(precisions, start=top):
             color, marker = PRECISION_COLORS[precision], PRECISION_MARKERS[precision]
             for regime, face in (("cold", "none"), ("hot", color)):
                 cell = here[(here.precision == precision) & (here.regime == regime)]
-                ax.plot(cell.us_median, [height] * len(cell), marker, color=color, mfc=face, ms=6, zorder=3)
-                if regime == "hot" and backend in ("native", "onnxruntime", "torch"):
-                    ax.plot(cell.limit_us, [height] * len(cell), "|", color=color, ms=9, mew=2, alpha=0.6)
-    ax.set(
-        xscale="log", title=policy, yticks=range(len(backends)), yticklabels=backends, ylim=(len(backends) - 0.5, -0.5)
-    )
+                ax.plot(cell.us_median, [y] * len(cell), marker, color=color, mfc=face, ms=5.5, zorder=3)
+                if regime == "hot":
+                    ax.plot(cell.limit_us, [y] * len(cell), "|", color=color, ms=8, mew=2, alpha=0.6)
+        labels[top + (len(precisions) - 1) / 2] = backend
+        top += len(precisions) + 1  # an empty line between engines
+        ax.axhline(top - 1, color="#DDDDDD", lw=1)
+    ax.set(xscale="log", title=policy, ylim=(top - 1, -1))
+    ax.set_yticks(list(labels), list(labels.values()))
+    ax.grid(axis="y", visible=False)
     ax.set_xlabel("time per action [µs]")
     plain_log_ticks(ax.xaxis, *ax.get_xlim())
     return better(ax, "lower", axis="x")
@@ -48,7 +50,7 @@ def action_times(summary: pd.DataFrame) -> Figure:
     policies = list(dict.fromkeys(summary.policy))
     columns = min(3, len(policies) + 1)
     rows = -(-(len(policies) + 1) // columns)
-    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 3.9 * rows), squeeze=False)
+    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 4.3 * rows), squeeze=False)
     panels = list(grid.flat)
     for ax, policy in zip(panels, policies, strict=False):
         action_time(summary, policy, ax)

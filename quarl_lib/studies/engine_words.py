@@ -6,7 +6,7 @@ import warnings
 
 import pandas as pd
 
-from quarl_lib.inference import make_engine
+from quarl_lib.inference import PRECISIONS, make_engine
 from quarl_lib.inference.choice import choices
 from quarl_lib.inference.example_policies import example_policy
 
@@ -49,6 +49,14 @@ def verdict(summary: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def ratios(summary: pd.DataFrame, regime: str = "hot") -> pd.DataFrame:
+    """Return the ratio to torch fp32, a row per policy and engine and a column per precision."""
+    rows = summary[summary.regime == regime]
+    wide = rows.pivot(index=["policy", "backend"], columns="precision", values="ratio_to_torch_fp32")
+    columns = [precision for precision in PRECISIONS if precision in wide.columns]
+    return wide.loc[list(dict.fromkeys(rows.policy)), columns].reset_index()
+
+
 def cold_verdict(summary: pd.DataFrame, precisions: tuple[str, ...] = ("int8", "int4")) -> str:
     """Say what the native engine keeps of its ratio when other data has been through the caches."""
     parts = []
@@ -77,11 +85,16 @@ def limit_verdict(summary: pd.DataFrame) -> str:
 
 def error_verdict(summary: pd.DataFrame) -> str:
     """Say which precisions keep the action within the small error on every policy, and the worst of the others."""
-    worst = summary.groupby("precision", sort=False).mean_relative_error.max().sort_values()
-    close = [name for name, error in worst.items() if error <= SMALL_ERROR]
-    far = [f"{name} {error:.0%}" for name, error in worst.items() if error > SMALL_ERROR]
+    cells = summary.groupby(["precision", "backend"], sort=False).mean_relative_error.max().sort_values()
+    worst = {precision: errors for precision, errors in cells.groupby(level="precision", sort=False)}
+    close = [precision for precision, errors in worst.items() if errors.iloc[-1] <= SMALL_ERROR]
+    far = [
+        f"{precision} " + ", ".join(f"{error:.1%} ({backend})" for (_, backend), error in errors.items())
+        for precision, errors in worst.items()
+        if precision not in close
+    ]
     sentence = f"On every policy and engine within {SMALL_ERROR:.0%}: {', '.join(close) or 'none'}."
-    return sentence + (f" Worst of the others: {', '.join(far)}." if far else "")
+    return sentence + (f" The others at worst: {'; '.join(far)}." if far else "")
 
 
 def update_verdict(summary: pd.DataFrame, policy: str) -> str:
@@ -125,17 +138,23 @@ def automatic(summary: pd.DataFrame) -> pd.DataFrame:
 
 def beside_paper(summary: pd.DataFrame, policy: str) -> pd.DataFrame:
     """Return what int8 gains in inference and costs in loading: Figure 9 of the paper beside torch.ao and native."""
+    differs = "paper: whole actor step, its CPU and policy; here: one call of " + policy
     rows = []
-    for setting, (fp32, int8) in PAPER_STEP_S.items():
-        load_fp32, load_int8 = PAPER_LOAD_S[setting]
-        rows.append((f"paper, {setting}", fp32 / int8, load_int8 / load_fp32))
-    torch_fp32 = rows_of(summary, policy, "torch", "fp32")
     for backend in ("torch", "native"):
-        row = rows_of(summary, policy, backend, "int8")
-        if len(row) and len(torch_fp32):
-            loads = row.iloc[0].load_ms / torch_fp32.iloc[0].load_ms
-            rows.append((f"here, {backend} int8", row.iloc[0].ratio_to_torch_fp32, loads))
-    return pd.DataFrame(rows, columns=["setting", "inference_speedup_over_fp32", "load_time_over_fp32"])
+        fp32, int8 = (rows_of(summary, policy, *cell) for cell in (("torch", "fp32"), (backend, "int8")))
+        if int8.empty:
+            continue
+        cell = int8.iloc[0]
+        for setting, (step_fp32, step_int8) in PAPER_STEP_S.items():
+            load_fp32, load_int8 = PAPER_LOAD_S[setting]
+            gain = (cell.ratio_to_torch_fp32, cell.ratio_ci_low, cell.ratio_ci_high)
+            loading = (cell.load_ms / fp32.iloc[0].load_ms, float("nan"), float("nan"))
+            what = f"{setting}, int8 by {backend}"
+            rows.append((f"{what}: inference speed over fp32", step_fp32 / step_int8, *gain))
+            rows.append((f"{what}: time to load weights over fp32's", load_int8 / load_fp32, *loading))
+    table = pd.DataFrame(rows, columns=["what", "paper", "ours", "ci_low", "ci_high"])
+    table.insert(0, "item", "Figure 9")
+    return table.assign(setting=differs)
 
 
 def key_figure(summary: pd.DataFrame) -> str:
