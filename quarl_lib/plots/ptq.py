@@ -12,33 +12,41 @@ from quarl_lib.plots.grid import legend_above, outer_labels, panels
 from quarl_lib.plots.theme import CYCLE, MARKERS, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 
-def return_over_bits(summary: pd.DataFrame) -> Figure:
-    """Draw one panel an agent: mean return over bits, a line per quantizer, fp32's interval as a band."""
+def return_over_bits(summary: pd.DataFrame, by: str = "quantizer") -> Figure:
+    """Draw one panel an agent: mean return over bits, a line per quantizer or `by="observation"`; fp32 as a band.
+
+    The other of the two is held at the first that was measured.
+    """
     measured = summary[summary.error == ""]
+    held = "observation" if by == "quantizer" else "quantizer"
+    integers = measured[~measured.precision.isin(["fp32", "fp16"])]
+    first = integers[integers[held].isin(integers[held].head(1))]
+    measured = pd.concat([measured[measured.precision.isin(["fp32", "fp16"])], first])
     agents = list(dict.fromkeys(measured.agent))
     figure, axes = panels(len(agents))
     for ax, agent in zip(axes, agents, strict=True):
-        draw_returns(measured[measured.agent == agent], ax)
+        draw_returns(measured[measured.agent == agent], by, ax)
         ax.set_title(agent, size="small")
     outer_labels(figure, "bits of weights and activations", "episode return  (↑ better)")
     legend_above(figure, axes)
     return figure
 
 
-def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw one agent's mean returns with intervals over bits."""
+def draw_returns(rows: pd.DataFrame, by: str = "quantizer", ax: Axes | None = None) -> Axes:
+    """Draw one agent's mean returns with intervals over bits, a line per value of the column `by`."""
     ax = axes_or_new(ax)
     fp32 = rows[rows.precision == "fp32"].iloc[0]
     ax.axhspan(fp32.ci_low, fp32.ci_high, color="#BBBBBB", alpha=0.5, lw=0)
     ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label="fp32 and its interval")
-    lines = rows[rows.precision != "fp32"].groupby(["quantizer", "observation"], sort=False)
-    for index, ((quantizer, observation), line) in enumerate(lines):
+    names = rows[by].where(rows.precision != "fp16", "fp16")
+    lines = rows[rows.precision != "fp32"].groupby(names, sort=False)
+    for index, (name, line) in enumerate(lines):
         line = line.sort_values("num_bits")
         # Lines that share their bits would hide each other's intervals.
         bits = line.num_bits * 2 ** (0.05 * (index - (len(lines) - 1) / 2))
         spread = [line.mean_return - line.ci_low, line.ci_high - line.mean_return]
         ax.errorbar(
-            bits, line.mean_return, spread, label=_line_name(quantizer, observation), color=CYCLE[index % len(CYCLE)],
+            bits, line.mean_return, spread, label=name, color=CYCLE[index % len(CYCLE)],
             marker=MARKERS[index % len(MARKERS)], ms=5, lw=1.2, capsize=2,
         )  # fmt: skip
     _bit_axis(ax, rows)
@@ -110,8 +118,3 @@ def _bit_axis(ax: Axes, rows: pd.DataFrame) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(bits, [str(value) if value < 16 else "fp16" for value in bits])
     ax.minorticks_off()
-
-
-def _line_name(quantizer: str, observation: str) -> str:
-    name = "fp16" if quantizer == "cast" else quantizer
-    return name if observation == "none" else f"{name}, observation {observation}"

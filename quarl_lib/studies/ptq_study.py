@@ -37,7 +37,7 @@ class Config:
     algorithms: list[str] = field(default_factory=list)
     env_ids: list[str] = field(default_factory=list)
     retrain: bool = False
-    # which cells: every precision under every quantizer and every treatment of the observation
+    # which cells: every precision under every quantizer; further treatments of the observation under the first one
     precisions: list[str] = field(default_factory=lambda: ["fp32", "fp16", "int8", "int4", "int2"])
     quantizers: list[str] = field(default_factory=lambda: ["paper", "symmetric_per_channel"])
     observation_quantization: list[str] = field(default_factory=lambda: ["none"])
@@ -74,14 +74,21 @@ class Config:
 
 
 def cells_of(config: Config) -> list[tuple[str, str, str]]:
-    """Return (precision, quantizer, observation) of every cell; fp32 knows neither, fp16 no quantizer."""
+    """Return (precision, quantizer, observation) of every cell of one agent.
+
+    fp32 knows neither quantizer nor treatment, fp16 no quantizer; the treatments after the first are measured under the
+    first quantizer only.
+    """
+    quantizers, treatments = config.quantizers, config.observation_quantization
     cells = []
     for precision in config.precisions:
         if precision == "fp32":
             cells.append((precision, "none", "none"))
-            continue
-        quantizers = ["cast"] if precision == "fp16" else config.quantizers
-        cells += [(precision, quantizer, kind) for quantizer in quantizers for kind in config.observation_quantization]
+        elif precision == "fp16":
+            cells.append((precision, "cast", treatments[0]))
+        else:
+            cells += [(precision, quantizer, treatments[0]) for quantizer in quantizers]
+            cells += [(precision, quantizers[0], treatment) for treatment in treatments[1:]]
     return list(dict.fromkeys(cells))
 
 

@@ -34,13 +34,50 @@ def verdict(summary: pd.DataFrame, confidence: float = 0.95) -> str:
     return " ".join(parts)
 
 
+def overview(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> pd.DataFrame:
+    """Return one row per agent, one column per precision: mean return, marked * where it differs from fp32."""
+    rows = summary[(summary.error == "") & summary.quantizer.isin(["none", "cast", quantizer])]
+    rows = rows[(rows.precision == "fp32") | (rows.observation == observation)]
+    text = [f"{mean:.4g}{'*' if differs else ''}" for mean, differs in zip(rows.mean_return, rows.differs, strict=True)]
+    table = rows.assign(text=text).pivot(index="agent", columns="precision", values="text")
+    return table.reindex(index=rows.agent.unique(), columns=rows.precision.unique()).reset_index()
+
+
+def quantizer_verdict(summary: pd.DataFrame) -> str:
+    """Say per quantizer how many bits the median agent needs to stay within fp32's noise or a percent."""
+    return _fewest_bits(summary, "quantizer", "Fewest bits from which on a policy keeps its return")
+
+
+def observation_verdict(summary: pd.DataFrame) -> str:
+    """Say per treatment of the observation from how many bits on policies keep their return."""
+    first = summary[~summary.quantizer.isin(["none", "cast"])].quantizer.head(1)
+    return _fewest_bits(summary[summary.quantizer.isin(first)], "observation", "With the observation treated so")
+
+
+def _fewest_bits(summary: pd.DataFrame, by: str, opening: str) -> str:
+    """List per value of `by` the agents' fewest integer bits from which no cell loses more than noise and a percent."""
+    cells = summary[(summary.error == "") & ~summary.quantizer.isin(["none", "cast"])]
+    parts = []
+    for name, rows in cells.groupby(by, sort=False):
+        needed = []
+        for _, agent in rows.groupby("agent"):
+            lost = agent[agent.differs & (agent.relative_error > LARGE)]
+            kept = agent[agent.num_bits > (lost.num_bits.max() if len(lost) else 0)]
+            needed.append(int(kept.num_bits.min()) if len(kept) else None)
+        counts = pd.Series(needed, dtype=object).map(lambda bits: "more than measured" if bits is None else f"{bits}")
+        listed = ", ".join(f"{count} at {bits}" for bits, count in counts.value_counts().sort_index().items())
+        parts.append(f"**{name}**: {listed}")
+    return f"{opening}, loss below noise or {LARGE:.0%} (agents at bits): " + "; ".join(parts) + "." if parts else ""
+
+
 def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = "paper") -> str:
     """Return the run's one line: the median relative error at one precision, and how many cells differ there."""
     rows = summary[(summary.precision == precision) & (summary.quantizer == quantizer) & (summary.error == "")]
     if rows.empty:
         return f"{int((summary.precision == 'fp32').sum())} agents, no {precision} cell"
+    median = round(rows.relative_error.median(), 3) + 0.0  # no "-0.0%"
     return (
-        f"{precision}: median relative error {rows.relative_error.median():.1%} over {rows.agent.nunique()} agents, "
+        f"{precision}: median relative error {median:.1%} over {rows.agent.nunique()} agents, "
         f"{int(rows.differs.sum())} of {len(rows)} beyond noise"
     )
 
