@@ -81,6 +81,7 @@ def run(config: Config, link: Link) -> None:
     os.nice(19)
     environment = control.make(config.task, EVALUATION_SEED)
     engine = make_engine(policy_spec(config, specs.make_environment_spec(environment)), "fp32", config.backend)
+    _log_cpu_seconds(link)
     threshold = Threshold(config.stop_return, config.stop_evaluations)
     while not link.aborted():
         stopping = link.should_stop()  # before looking: what is left after a stop is still played
@@ -120,7 +121,11 @@ def _play(config: Config, link: Link, engine: Engine, snapshot: Snapshot) -> lis
             for episode, episode_return in enumerate(returns)
         ],
     )
-    # Its CPU seconds by the clock, so that they can be taken out of the energy of what is timed.
-    link.log("evaluator", [{"wall_time_s": link.wall_time_s(), "cpu_seconds": time.process_time()}])
+    _log_cpu_seconds(link)
     snapshot.path.unlink()
     return returns
+
+
+def _log_cpu_seconds(link: Link) -> None:
+    # By the clock, so that they can be taken out of the energy of what is timed.
+    link.log("evaluator", [{"wall_time_s": link.wall_time_s(), "cpu_seconds": time.process_time()}])

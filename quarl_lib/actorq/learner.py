@@ -43,9 +43,8 @@ def run(config: Config, link: Link) -> None:
     if saved is not None:
         state.restore(checkpoint.read_learner(saved))
         link.set_learner_steps(state.learner_steps)
-    server = replay.serve(
-        config, spec, checkpoint.spool(link.directory), checkpoint.replay_of(saved) if saved is not None else None
-    )
+    spool = checkpoint.spool(link.directory) if config.checkpoint_every or saved is not None else None
+    server = replay.serve(config, spec, spool, checkpoint.replay_of(saved) if saved is not None else None)
     try:
         link.set_address(server.address)
         learner = Learner(config, link, spec, state, server.address)
@@ -100,7 +99,8 @@ class Learner:
                 self.save()
             if time.monotonic() - self._logged_at > LOG_EVERY_S:
                 self.write_rows()
-        self.leave_snapshot()
+        if not self.link.should_stop():  # else somebody ended the run, who has seen enough
+            self.leave_snapshot()
         self.write_rows()
 
     def publish(self) -> None:
