@@ -159,6 +159,7 @@ def test_what_weights_do_not_tell_is_loaded_by_stable_baselines3_on_request_only
 
 @pytest.mark.skipif(not SHARED_SB3, reason="../shared/agents is not there")
 @pytest.mark.parametrize("path", SHARED_SB3, ids=lambda path: f"{path.parts[-3]}-{path.parts[-2]}")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Stable-Baselines3 on what it leaves out
 def test_old_archives_act_as_when_stable_baselines3_loads_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, env_id = path.parts[-3].upper(), path.parts[-2]
     agent = load_agent(AgentFile(algorithm, env_id, path, "sb3"))

@@ -15,7 +15,7 @@ import stable_baselines3
 import torch
 
 from quarl_lib.envs import gym as environments
-from quarl_lib.sb3 import Agent, evaluate, find_agents, load_agent
+from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, evaluate, find_agents, load_agent
 from quarl_lib.sb3 import train as training
 from quarl_lib.sb3.recipes import RECIPES, SHIPPED, Recipe, recipe_for, table2_recipes
 
@@ -148,6 +148,15 @@ def test_recipes_cover_what_is_shipped_and_the_papers_table_2() -> None:
     if PAPER.exists():
         table = pd.read_csv(PAPER)
         assert set(cells) == set(zip(table.environment, table.algorithm, strict=True))
+
+
+def test_shipped_agents_come_from_the_recipes_as_they_stand() -> None:
+    for key in SHIPPED:
+        record = json.loads((SHIPPED_AGENTS / key[0].lower() / key[1] / "recipe.json").read_text())
+        assert {name: record[name] for name in dataclasses.asdict(RECIPES[key])} == json.loads(
+            json.dumps(dataclasses.asdict(RECIPES[key]))
+        )
+        assert record["actor_steps"] >= record["total_steps"]
 
 
 @pytest.mark.parametrize("key", [("PPO", "PongNoFrameskip-v4"), ("DQN", "PongNoFrameskip-v4")])

@@ -78,7 +78,8 @@ _RECIPES = [
         "CartPole-v1",
         60_000,
         {
-            "learning_rate": 2.3e-3,
+            "learning_rate": 1e-3,
+            "gamma": 0.98,
             "batch_size": 64,
             "buffer_size": 100_000,
             "learning_starts": 1000,
