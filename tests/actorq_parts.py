@@ -7,7 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.memory import SharedBlock
 from quarl_lib.actorq.program import Part, Program
@@ -21,7 +20,7 @@ def learn(link: Link) -> None:
 
 
 def act(link: Link, actor_id: int, generation: int) -> None:
-    link.log("pids", [{"actor_id": actor_id, "generation": generation, "pid": os.getpid(), "wall_time_s": time.time()}])
+    link.log("started", [{"actor_id": actor_id, "generation": generation, "time": time.time()}])
     while not link.should_stop():
         link.set_actor_steps(actor_id, link.actor_steps_of(actor_id) + 1)
         link.log("episodes", [{"actor_id": actor_id, "actor_steps": link.actor_steps_of(actor_id)}])
@@ -54,6 +53,6 @@ def program(directory: Path, learner=learn, actors=(act, act), actor_steps: int 
     """Build a program of such parts."""
     link = Link(directory, len(actors))
     link.weights = SharedBlock(1 << 20)  # type: ignore[assignment]  # held by every process, as real weights are
-    parts = [Part("learner", "learner", learner, (link,))]
-    parts += [Part(f"actor-{i}", "actor", function, (link, i)) for i, function in enumerate(actors)]
-    return Program(Config(actor_steps=actor_steps), link, tuple(parts))
+    parts = [Part("learner", learner, (link,), ends_run=True)]
+    parts += [Part(f"actor-{i}", function, (link, i), replaceable=True) for i, function in enumerate(actors)]
+    return Program(tuple(parts), link, actor_steps, "test")

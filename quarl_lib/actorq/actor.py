@@ -149,15 +149,15 @@ class Progress:
 def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     """Act until the run stops or all actors together took their steps.
 
-    `generation` counts the predecessors that died: each has random numbers of its own.
+    `generation` counts the predecessors that died: each has random numbers of its own, and so has a resumed run.
     """
     import torch
 
     from quarl_lib.actorq import replay  # brings TensorFlow: only where an actor runs
-    from quarl_lib.networks import policy_spec
+    from quarl_lib.actorq.policy import policy_spec
 
     torch.set_num_threads(1)
-    seeds = np.random.SeedSequence([config.seed, actor_id, generation])
+    seeds = np.random.SeedSequence([config.seed, actor_id, generation, link.resumed_steps])
     environment_seed, engine_seed = (int(seed) for seed in seeds.generate_state(2))
     flat = config.adder != "acme"
     environment = control.make(config.task, environment_seed, flat=flat)

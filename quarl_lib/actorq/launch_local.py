@@ -25,10 +25,9 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
 from quarl_lib.actorq.program import Part, Program, build
 
-TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "stop")
+TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "deaths", "stop")
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
 ABORT_GRACE_S = 2.0  # after Ctrl-C or a failure; everything is to be gone within 5 s
-END_GRACE_S = {"actor": 10.0, "learner": 30.0, "evaluator": 60.0}
 LOOK_EVERY_S = 0.1
 
 _context = multiprocessing.get_context("forkserver")
@@ -48,7 +47,7 @@ def run(config: Config, directory: Path, progress: results.Progress = results.no
     with signals_as_exceptions():
         program = build(config, Path(directory))
         warm_up()
-        with _meter(program) as read_meter:
+        with _meter(config, program.link) as read_meter:
             supervise(program, progress, read_meter)
     return {table: read(program.link.directory, table) for table in TABLES}
 
@@ -63,13 +62,14 @@ def supervise(
     Raises:
         RunFailed: as for `run`.
     """
-    supervisor, link, total = _Supervisor(program), program.link, program.config.actor_steps
-    link.started_at = called_at = time.time()
+    supervisor, link, total = _Supervisor(program.link), program.link, program.actor_steps
+    link.start_clock()
+    called_at = 0.0  # the first time at once: what is metered later has a beginning
     try:
         for part in program.parts:
             supervisor.start(part)
         while supervisor.look():
-            progress(min(link.actor_steps(), total), total, f"{program.config.task} {program.config.precision}")
+            progress(min(link.actor_steps(), total), total, program.label)
             if time.time() - called_at > 1.0:
                 called_at = time.time()
                 every_second()
@@ -82,8 +82,8 @@ def supervise(
 
 
 class _Supervisor:
-    def __init__(self, program: Program) -> None:
-        self.link = program.link
+    def __init__(self, link: Link) -> None:
+        self.link = link
         self.running: dict[str, tuple[Part, BaseProcess]] = {}
         self.generations: dict[str, int] = {}
         self.deaths: deque[float] = deque(maxlen=MAX_DEATHS)
@@ -91,34 +91,34 @@ class _Supervisor:
 
     def start(self, part: Part) -> None:
         generation = self.generations[part.name] = self.generations.get(part.name, -1) + 1
-        arguments = (*part.arguments, generation) if part.role == "actor" else part.arguments
+        arguments = (*part.arguments, generation) if part.replaceable else part.arguments
         process = _context.Process(target=run_part, args=(part.name, part.function, self.link, arguments), daemon=True)
         with _without_main_module():
             process.start()
         self.running[part.name] = (part, process)
+        row = {"part": part.name, "generation": generation, "pid": process.pid, "wall_time_s": self.link.wall_time_s()}
+        self.link.log("processes", [row])
 
     def look(self) -> bool:
         """Wait a moment, deal with the parts that ended, and say whether the run goes on."""
         connection.wait([process.sentinel for _, process in self.running.values()], LOOK_EVERY_S)
         ended = [(part, process) for part, process in self.running.values() if process.exitcode is not None]
-        for part, process in sorted(
-            ended, key=lambda item: item[0].role != "learner"
-        ):  # its death explains the others'
+        for part, process in sorted(ended, key=lambda item: item[0].replaceable):  # a learner's death explains actors'
             del self.running[part.name]
             if process.exitcode == 0:
                 self._returned(part)
-            elif part.role == "actor" and not self.link.should_stop():
-                self._replace(part, process)
-            elif part.role != "actor":
+            elif not part.replaceable:
                 raise RunFailed(self._obituary(part, process))
+            elif not self.link.should_stop():
+                self._replace(part, process)
         if self.link.should_stop() and not self.ending_since:
             self.ending_since = time.monotonic()
         return bool(self.running) and not self._overdue()
 
     def _returned(self, part: Part) -> None:
-        if part.role == "learner":
-            self.link.request_stop("the learner ended")
-        elif not any(other.role == "actor" for other, _ in self.running.values()):
+        if part.ends_run:
+            self.link.request_stop(f"{part.name} ended")
+        elif part.replaceable and not any(other.replaceable for other, _ in self.running.values()):
             self.link.request_stop("the actors took their steps")
 
     def _replace(self, part: Part, process: BaseProcess) -> None:
@@ -141,7 +141,7 @@ class _Supervisor:
         if not self.ending_since:
             return False
         waited = time.monotonic() - self.ending_since
-        return all(waited > END_GRACE_S[part.role] for part, _ in self.running.values())
+        return all(waited > part.grace_s for part, _ in self.running.values())
 
     def end(self) -> None:
         """End what still runs, in good order or by force."""
@@ -198,7 +198,7 @@ def warm_up() -> None:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
-        forkserver.set_forkserver_preload(["torch", "quarl_lib.actorq.preload"])
+        forkserver.set_forkserver_preload(["quarl_lib.actorq.preload"])
         with _without_main_module():
             forkserver.ensure_running()
             process = _context.Process(target=_nothing, daemon=True)
@@ -259,13 +259,12 @@ def _signals_ignored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _meter(program: Program) -> Iterator[Callable[[], None]]:
-    """Measure the energy of this process and its children; the reading goes to the table `emissions`."""
+def _meter(config: Config, link: Link) -> Iterator[Callable[[], None]]:
+    """Measure the energy of this process and its children; the readings go to the table `emissions`."""
     from quarl_lib import carbon
 
-    config, link = program.config, program.link
     meter = carbon.Meter(
-        link.directory / "emissions",
+        link.directory / "emissions.csv",
         cpu_watts=config.cpu_watts,
         ram_watts=config.ram_watts,
         carbon_grams_per_kwh=config.carbon_grams_per_kwh,

@@ -29,6 +29,7 @@ class Link:
     ) -> None:
         self.directory, self.part, self.weights = Path(directory), "supervisor", weights
         self.started_at = time.time()
+        self.resumed_steps, self.resumed_wall_s = 0, 0.0
         self.block = SharedBlock(8 * (ACTOR_STEPS + num_actors))
         self.board = self.block.view.cast("q")
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -103,9 +104,26 @@ class Link:
         """Return one actor's side of the broadcast."""
         return self.weights.subscriber(actor_id) if self.weights else broadcast.ReverbSubscriber(self.address())
 
+    def start_clock(self) -> None:
+        """Let wall time begin now, or where a resumed run left it."""
+        self.started_at = time.time() - self.resumed_wall_s
+
     def wall_time_s(self) -> float:
-        """Return the seconds since the program started."""
+        """Return the seconds since the program started, those before it was resumed included."""
         return time.time() - self.started_at
+
+    def begin(self) -> None:
+        """Forget the rows of an earlier run in the same folder."""
+        for path in (self.directory / "logs").iterdir():
+            path.unlink()
+
+    def resume(self, actor_steps: int, wall_time_s: float) -> None:
+        """Go on from a checkpoint: counters and clock as they stood there, rows logged after it forgotten."""
+        self.set_actor_steps(0, actor_steps)
+        self.resumed_steps, self.resumed_wall_s = actor_steps, wall_time_s
+        for path in (self.directory / "logs").glob("*.jsonl"):
+            lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            path.write_text("".join(line for line in lines if json.loads(line).get("wall_time_s", 0.0) <= wall_time_s))
 
     def log(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to this part's file of a table in one write, so that a reader never meets half a row."""

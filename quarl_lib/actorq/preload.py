@@ -1,6 +1,10 @@
-"""Imported once by the server that forks the parts, so that each part starts in milliseconds (TensorFlow takes 4 s)."""
+"""Imported once by the server that forks the parts, so that each part starts in milliseconds (all this takes 5 s)."""
 
-from quarl_lib.actorq import actor, replay  # noqa: F401
+import torch._dynamo  # every optimizer brings it in
+
+from quarl_lib.actorq import actor, evaluator, learner, replay
 from quarl_lib.envs import control
+
+__all__ = ["actor", "evaluator", "learner", "replay", "torch"]
 
 control.check_task("dm_control:cartpole:balance")  # brings dm_control and MuJoCo

@@ -17,23 +17,28 @@ from quarl_lib.envs import control
 class Part:
     """A function for a process of its own; it is called with its arguments and ends by returning.
 
-    role: "learner", "evaluator" or "actor". Only actors are replaced when they die; a replacement's function takes
-    `generation`, how many died before it.
+    replaceable: when it dies it is started again, with one argument more: how many died before it. Where a part that
+        is not replaceable dies, the run has failed.
+    ends_run: the run is over when it returns. The run is over as well when no replaceable part is left.
+    grace_s: how long it may take to end once the run is over.
     """
 
     name: str
-    role: str
     function: Callable[..., None]
     arguments: tuple[Any, ...]
+    replaceable: bool = False
+    ends_run: bool = False
+    grace_s: float = 10.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """All parts of one run, and what joins them."""
+    """All parts of one run in the order in which they start, what joins them, and what its progress is called."""
 
-    config: Config
-    link: Link
     parts: tuple[Part, ...]
+    link: Link
+    actor_steps: int
+    label: str
 
 
 def build(config: Config, directory: Path) -> Program:
@@ -42,25 +47,32 @@ def build(config: Config, directory: Path) -> Program:
     Raises:
         ValueError: an environment cannot be made, or no backend runs the policy at the actors' precision.
     """
-    from quarl_lib.actorq import actor, evaluator, learner  # a launcher need not wait for torch and Acme
+    from quarl_lib.actorq import actor, checkpoint, evaluator, learner  # a launcher need not wait for torch and Acme
 
-    weights = None
-    if config.transport == "shared_memory":
-        weights = SharedMemoryBroadcast(weights_bytes(config), config.n_actors)
+    num_bytes = weights_bytes(config)
+    weights = SharedMemoryBroadcast(num_bytes, config.n_actors) if config.transport == "shared_memory" else None
     link = Link(directory, config.n_actors, weights)
-    parts = [Part("learner", "learner", learner.run, (config, link))]
-    parts += [Part(f"actor-{i}", "actor", actor.run, (config, link, i)) for i in range(config.n_actors)]
-    parts.append(Part("evaluator", "evaluator", evaluator.run, (config, link)))
-    return Program(config, link, tuple(parts))
+    saved = checkpoint.latest(directory) if config.resume else None
+    if saved is None:
+        link.begin()
+    else:
+        counters = checkpoint.read_counters(saved)
+        link.resume(counters.actor_steps, counters.wall_time_s)
+    parts = (
+        Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0),
+        *(Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True) for i in range(config.n_actors)),
+        Part("evaluator", evaluator.run, (config, link), grace_s=60.0),
+    )
+    return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}")
 
 
 def weights_bytes(config: Config) -> int:
     """Return the size of one published buffer, and find out beforehand whether the actors can run the policy."""
     from acme import specs
 
+    from quarl_lib.actorq.policy import policy_spec
     from quarl_lib.inference import make_engine
     from quarl_lib.inference.pack import packed_size
-    from quarl_lib.networks import policy_spec
 
     environment = control.make(config.task, config.seed)
     environment.reset()
