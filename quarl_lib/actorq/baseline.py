@@ -24,7 +24,7 @@ PRECISIONS = ("fp32", "fp16", "int8")
 
 
 def make_module(spec: PolicySpec, weights: Weights, precision: str) -> nn.Module:
-    """Return the policy up to its head, dynamically quantized by torch.ao below fp32.
+    """Return the policy, a bounded head included, dynamically quantized by torch.ao below fp32.
 
     Raises:
         ValueError: torch.ao has no such precision.
@@ -44,8 +44,6 @@ class TorchPolicy:
     """Runs the module on one observation, a vector or a dict of arrays."""
 
     def __init__(self, spec: PolicySpec, module: nn.Module) -> None:
-        if spec.head.kind not in ("tanh", "argmax"):
-            raise ValueError(f"Head.kind={spec.head.kind!r}: an actor's policy ends in tanh or argmax")
         self.module, self._discrete = module, spec.head.discrete
 
     def __call__(self, observation: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray | int:
@@ -54,7 +52,7 @@ class TorchPolicy:
             observation = np.concatenate([part.reshape(-1) for part in observation.values()])
         with torch.inference_mode():
             outputs = self.module(torch.from_numpy(observation).reshape(1, -1)).flatten()
-            return int(outputs.argmax()) if self._discrete else torch.tanh(outputs).numpy()
+            return int(outputs.argmax()) if self._discrete else outputs.numpy()
 
 
 class StateDictPuller:

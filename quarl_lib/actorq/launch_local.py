@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -168,6 +169,7 @@ def run_part(name: str, function: Callable[..., None], link: Link, arguments: tu
     log = os.open(link.directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
     threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
     code = 0
     try:

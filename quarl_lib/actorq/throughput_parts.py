@@ -1,0 +1,197 @@
+"""The two processes of a throughput measurement: one publishes weights on demand, one acts in blocks of steps."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from quarl_lib.actorq.broadcast import ReverbPublisher, ReverbSubscriber, SharedMemoryBroadcast, Subscriber
+from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.setups import Setup
+from quarl_lib.envs import control
+from quarl_lib.inference.spec import PolicySpec, Weights
+from quarl_lib.timing import StageTimer
+
+STAGES = ("env_step", "select_action", "observe", "pull", "deserialize", "load_weights", "other")
+VERSIONS = 3  # messages that the publisher takes turns with
+FIRST_WEIGHTS_TIMEOUT_S = 30.0
+
+
+def _pin(last: bool) -> None:
+    """Keep the actor on the last core and everything else off it."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) > 1:
+        os.sched_setaffinity(0, cores[-1:] if last else cores[:-1])
+
+
+def publish(
+    setups: list[Setup], broadcasts: list[SharedMemoryBroadcast | None], seed: int, actor: Connection, link: Link
+) -> None:
+    """Serve replay, and publish a set-up's next weights whenever the actor asks; requests that piled up count once."""
+    from acme import specs
+
+    from quarl_lib.actorq import replay
+
+    _pin(last=False)
+    addresses: dict[str, str] = {}
+    servers, publishers, messages = [], [], []
+    cache: dict[Any, list[Any]] = {}
+    for setup, broadcast in zip(setups, broadcasts, strict=True):
+        config = setup.config()
+        key = f"{setup.task} {config.adder}"
+        if key not in addresses:
+            environment = control.make(setup.task, seed, flat=setup.design == "packed")
+            servers.append(replay.serve(config, specs.make_environment_spec(environment)))
+            addresses[key] = servers[-1].address
+        publishers.append(broadcast.publisher() if broadcast else ReverbPublisher(addresses[key]))
+        content = (setup.task, setup.hidden, setup.design, config.weights_precision)
+        if content not in cache:
+            cache[content] = [_message(setup, seed + version) for version in range(VERSIONS)]
+        messages.append(itertools.cycle(cache[content]))
+    actor.send(addresses)
+    while not link.should_stop():
+        if actor.poll(0.2):
+            wanted = actor.recv()
+            while actor.poll():
+                wanted = actor.recv()
+            publishers[wanted].publish(next(messages[wanted]))
+    for server in servers:
+        server.stop()
+
+
+def _message(setup: Setup, seed: int) -> Any:
+    """Make one message of a set-up: a policy with PyTorch's default initialisation."""
+    from quarl_lib.actorq import baseline
+    from quarl_lib.inference.pack import pack
+
+    spec, weights = _policy(setup, seed)
+    if setup.design == "authors":
+        return baseline.serialize(baseline.make_module(spec, weights, setup.precision))
+    return pack(spec, weights, setup.config().weights_precision, weights_version=seed)
+
+
+def _policy(setup: Setup, seed: int) -> tuple[PolicySpec, Weights]:
+    import torch
+    from acme import specs
+
+    from quarl_lib.actorq.policy import policy_spec, policy_weights
+    from quarl_lib.networks import mlp
+
+    spec = policy_spec(setup.config(), specs.make_environment_spec(control.make(setup.task, seed)))
+    torch.manual_seed(seed)
+    return spec, policy_weights(mlp(spec.layers[0].in_features, setup.hidden, spec.action_dim))
+
+
+class _Runner:
+    """One set-up's actor, ready to run blocks of steps."""
+
+    def __init__(
+        self, setup: Setup, broadcast: SharedMemoryBroadcast | None, address: str, seed: int, link: Link
+    ) -> None:
+        from acme import specs
+
+        from quarl_lib.actorq import actor, baseline, replay
+        from quarl_lib.actorq.exploration import make_exploration
+        from quarl_lib.inference import make_engine
+
+        config = setup.config()
+        self.environment = control.make(setup.task, seed, flat=setup.design == "packed")
+        environment_spec = specs.make_environment_spec(self.environment)
+        self.update_period = setup.update_period
+        self.subscriber: Subscriber = broadcast.subscriber(0) if broadcast else ReverbSubscriber(address)
+        self.make_adder = lambda: replay.make_adder(config, address, environment_spec, link.should_stop)
+        spec, weights = _policy(setup, seed)
+        self.policy: Any
+        self.pull: Any
+        if setup.design == "authors":
+            module = baseline.make_module(spec, weights, setup.precision)
+            self.policy = baseline.TorchPolicy(spec, module)
+            self.pull = baseline.StateDictPuller(module, self.subscriber)
+        else:
+            self.policy = make_engine(spec, setup.precision, setup.backend)
+            self.pull = actor.Puller(spec, self.policy, self.subscriber, config.weights_precision)
+        self.explore = make_exploration(config, environment_spec, 0, np.random.default_rng(seed))
+
+    def select_action(self, observation: Any) -> Any:
+        return self.explore(self.policy(observation))
+
+    def block(self, steps: int, request: Callable[[], None]) -> list[dict[str, object]]:
+        """Run one block and return a row per stage; `request` asks the publisher for new weights."""
+        from quarl_lib.actorq.actor import run_episode
+
+        before = self.subscriber.version()
+        request()
+        deadline = time.monotonic() + FIRST_WEIGHTS_TIMEOUT_S
+        while self.subscriber.version() == before:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no new weights within {FIRST_WEIGHTS_TIMEOUT_S:g} s; see the publisher's log")
+            time.sleep(0.001)
+        timer = StageTimer()
+        self.pull(timer)
+        adder = self.make_adder()  # a block leaves an episode unfinished, which Acme's adder cannot forget
+        taken = pulls = 0
+        messages, num_bytes = self.pull.fetched, self.pull.fetched_bytes
+
+        def after_step() -> bool:
+            nonlocal taken, pulls
+            taken += 1
+            if taken % self.update_period == 0:
+                pulls += 1
+                self.pull(timer)
+                request()
+                timer.start()  # asking is the measurement's doing, not the actor's: it goes to "other"
+            return taken < steps
+
+        request()
+        cpu, begin = time.process_time(), time.perf_counter()
+        timer.reset()
+        while taken < steps:
+            run_episode(self.environment, self.select_action, adder, timer, after_step)
+        wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
+        adder.flush()
+        messages, num_bytes = self.pull.fetched - messages, self.pull.fetched_bytes - num_bytes
+        timer.seconds["other"] = wall_s - sum(timer.seconds.values())
+        block = {"steps": steps, "wall_s": wall_s, "cpu_s": cpu_s, "pulls": pulls, "messages": messages,
+                 "payload_bytes": num_bytes // max(messages, 1)}  # fmt: skip
+        return [{**block, "stage": stage, "seconds": timer.seconds.get(stage, 0.0)} for stage in STAGES]
+
+
+def act(
+    setups: list[Setup],
+    broadcasts: list[SharedMemoryBroadcast | None],
+    seed: int,
+    publisher: Connection,
+    link: Link,
+    order: list[int],
+    steps: int,
+) -> None:
+    """Run the blocks in their order."""
+    import torch
+
+    torch.set_num_threads(1)
+    _pin(last=True)
+    while not publisher.poll(0.2):
+        if link.should_stop():
+            return
+    addresses = publisher.recv()
+    runners = [
+        _Runner(setup, broadcast, addresses[f"{setup.task} {setup.config().adder}"], seed, link)
+        for setup, broadcast in zip(setups, broadcasts, strict=True)
+    ]
+    gc.freeze()
+    done = [0] * len(setups)
+    for number, index in enumerate(order):
+        if link.should_stop():
+            return
+        gc.collect()
+        rows = runners[index].block(steps, lambda index=index: publisher.send(index))
+        link.log("blocks", [{"setup": index, "round": done[index], **row} for row in rows])
+        done[index] += 1
+        link.set_actor_steps(0, (number + 1) * steps)
