@@ -126,13 +126,20 @@ def code(source: str) -> str:
     return highlight(source, PythonLexer(), HtmlFormatter(nowrap=True))
 
 
-def in_boxes(text: str, name: str = "Table") -> str:
+def safe(text: str) -> Any:
+    """Mark HTML as ready for a template."""
+    import markupsafe
+
+    return markupsafe.Markup(text)
+
+
+def in_boxes(text: str, name: str = "Table", csv: str = "summary.csv") -> str:
     """Put each table into a box that scrolls by itself, cut after thirty rows; columns of numbers to the right."""
     text = re.sub(r"<style[^>]*>.*?</style>|<script[^>]*>.*?</script>|<link[^>]*>", "", text, flags=re.DOTALL)
-    return re.sub(r"<table\b.*?</table>", lambda match: _box(match[0], name), text, flags=re.DOTALL)
+    return re.sub(r"<table\b.*?</table>", lambda match: _box(match[0], name, csv), text, flags=re.DOTALL)
 
 
-def _box(table: str, name: str) -> str:
+def _box(table: str, name: str, csv: str) -> str:
     rows = [_CELL.findall(row) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.DOTALL)]
     head = [row for row in rows if row and all(kind == "th" for kind, _, _ in row)]
     body = [row for row in rows if row and row not in head]
@@ -148,7 +155,7 @@ def _box(table: str, name: str) -> str:
     label = html.escape(name, quote=True)
     box = f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>{"".join(lines)}</table></div>'
     if len(body) > ROWS_SHOWN:
-        box += f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a href="summary.csv">summary.csv</a></p>'
+        box += f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a href="{csv}">{csv}</a></p>'
     return box
 
 

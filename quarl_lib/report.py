@@ -47,7 +47,7 @@ def build(directory: Path) -> Path:
     blocks, figures = [], []
     for index, cell in enumerate(cells):
         if cell["cell_type"] == "markdown":
-            blocks.append({"kind": "markdown", "html": _safe(markdown.render("".join(cell["source"])))})
+            blocks.append({"kind": "markdown", "html": markup.safe(markdown.render("".join(cell["source"])))})
         elif cell["cell_type"] == "code" and "".join(cell["source"]).strip():
             figures += _figures(cell)
             blocks.append(_code_block(index, cell, failed, len(figures)))
@@ -78,12 +78,6 @@ def notebook_cells(directory: Path) -> list[dict[str, Any]]:
     return [cell for cell in cells if "papermill-error-cell-tag" not in cell["metadata"].get("tags", [])]
 
 
-def _safe(text: str) -> Any:
-    import markupsafe
-
-    return markupsafe.Markup(text)
-
-
 def _code_block(index: int, cell: dict[str, Any], failed: int | None, figures_so_far: int) -> dict[str, Any]:
     source = "".join(cell["source"])
     tags = cell["metadata"].get("tags", [])
@@ -92,12 +86,12 @@ def _code_block(index: int, cell: dict[str, Any], failed: int | None, figures_so
     outputs, number = [], first
     for one in markup.merged(cell["outputs"]):
         number += any(mime.startswith("image/") for mime in one.get("data", {}))
-        outputs.append(_safe(markup.output(one, number)))
+        outputs.append(markup.safe(markup.output(one, number)))
     label = "Parameters given" if "injected-parameters" in tags else "Parameters" if "parameters" in tags else "Code"
     if index == failed:
         label = f"Code of cell {index + 1}, where the run ended"
     return {
-        "kind": "code", "index": index, "label": label, "source": _safe(markup.code(source)), "outputs": outputs,
+        "kind": "code", "index": index, "label": label, "source": markup.safe(markup.code(source)), "outputs": outputs,
         "failed": index == failed, "skipped": cell.get("execution_count") is None,
     }  # fmt: skip
 
@@ -114,7 +108,7 @@ def _split_title(blocks: list[dict[str, Any]]) -> tuple[str, Any]:
     if not blocks or blocks[0]["kind"] != "markdown" or not blocks[0]["html"].startswith("<h1"):
         return "Report", ""
     heading, _, rest = blocks.pop(0)["html"].partition("</h1>")
-    return html.unescape(heading.partition(">")[2]), _safe(rest.strip())
+    return html.unescape(heading.partition(">")[2]), markup.safe(rest.strip())
 
 
 def _verdict(record: dict[str, Any], cells: list[dict[str, Any]], failed: int | None) -> str:
