@@ -29,13 +29,19 @@ static int has_avx512(void) { return 0; }
 #endif
 
 const kernels *find_kernels(const char *name, const char **reason) {
+    /* Asked once: in a virtual machine cpuid traps to the host, some 10 us each time. */
+    static int asked, avx512, avxvnni, avx2;
+    if (!asked) {
+        avx512 = has_avx512(), avxvnni = has_avxvnni(), avx2 = has_avx2();
+        asked = 1;
+    }
     const struct {
         const char *name;
         const kernels *table;
         int able;
-    } choices[] = {{"avx512", avx512_kernels, has_avx512()},
-                   {"avxvnni", avxvnni_kernels, has_avxvnni()},
-                   {"avx2", avx2_kernels, has_avx2()},
+    } choices[] = {{"avx512", avx512_kernels, avx512},
+                   {"avxvnni", avxvnni_kernels, avxvnni},
+                   {"avx2", avx2_kernels, avx2},
                    {"portable", &portable_kernels, 1}};
     int any = !name || !*name || !strcmp(name, "auto"), vnni = name && !strcmp(name, "vnni");
     *reason = "is unknown: choose auto, avx512, avxvnni, vnni (the wider of the two), avx2 or portable";
