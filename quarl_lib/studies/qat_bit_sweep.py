@@ -137,13 +137,16 @@ class _TimeLeft:
 def weight_levels(config: Config) -> pd.DataFrame:
     """Return how often the layers of the first seed's trained policies hold which weight; the run must be finished."""
     trained, _ = cells_of(config)
-    tables = [
-        read_levels(cell).assign(
-            algorithm=cell.algorithm, env_id=cell.env_id, method=cell.method, weight_bits=cell.bits.weight
-        )
-        for cell in trained
-        if cell.seed == config.seeds[0]
-    ]
+    tables = []
+    for cell in trained:
+        if cell.seed == config.seeds[0]:
+            columns = {
+                "algorithm": cell.algorithm,
+                "env_id": cell.env_id,
+                "method": cell.method,
+                "bits": str(cell.bits),
+            }
+            tables.append(read_levels(cell).assign(**columns, weight_bits=cell.bits.weight))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -192,29 +195,3 @@ def _interval(cell: pd.DataFrame, seed: int = 0) -> metrics.Interval:
     episodes = rng.integers(returns.shape[1], size=(RESAMPLES, *returns.shape))
     low, high = np.quantile(returns[seeds, episodes].mean(axis=(1, 2)), [0.025, 0.975])
     return metrics.Interval(float(returns.mean()), float(low), float(high))
-
-
-def training_cost(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return per agent and QAT method the largest ratio of training times among its bits."""
-    rows = summary[summary.method.isin(METHODS)]
-    return rows.loc[rows.groupby([*AGENT, "method"], sort=False).training_time_ratio.idxmax()][
-        [*AGENT, "method", *BITS, "training_time_ratio", "ratio_low", "ratio_high"]
-    ]
-
-
-def verdict(summary: pd.DataFrame) -> str:
-    """Say per environment and algorithm how few bits each method needs to reach fp32's interval."""
-    sentences = []
-    for env_id, rows in summary.groupby("env_id", sort=False):
-        parts = []
-        for algorithm, cells in rows.groupby("algorithm", sort=False):
-            fewest = cells[cells.method != "fp32"].groupby("method", sort=False).fewest_bits_without_loss.first()
-            said = [f"{_words(method)} {'at no width' if np.isnan(n) else f'{n:.0f}'}" for method, n in fewest.items()]
-            parts.append(f"{algorithm} {', '.join(said)}")
-        sentences.append(f"**{env_id}**: {'; '.join(parts)}.")
-    return "Fewest weight bits whose interval reaches fp32's. " + " ".join(sentences)
-
-
-def _words(method: str) -> str:
-    kind, _, option = method.partition("_")
-    return kind.upper() + (f" ({option.upper() if option == 'lsq' else option} grid)" if option else "")

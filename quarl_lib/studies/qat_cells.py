@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from quarl_lib.files import write_atomically
 from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_trained
+from quarl_lib.results import write_atomically
 from quarl_lib.sb3 import Agent, AgentFile, evaluate, load_agent, rollout
 from quarl_lib.sb3.qat_export import trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
@@ -56,6 +56,12 @@ class Bits:
             raise ValueError(f"bits={text!r}: {error}") from error
         return cls(*parts)
 
+    def __str__(self) -> str:
+        parts = dataclasses.astuple(self)
+        if len(set(parts)) == 1:
+            return str(self.weight)
+        return "/".join(map(str, parts[:3] if self.edge == self.weight else parts))
+
     def config(self, method: str) -> QATConfig:
         """Return the quantization of a method; the engines' grid fixes all but the weights' bits."""
         if method.endswith("engine"):
@@ -87,7 +93,7 @@ class Cell:
     @property
     def name(self) -> str:
         """A short name for a progress line."""
-        bits = "" if self.bits == FP32 else f" {'/'.join(map(str, dataclasses.astuple(self.bits)))} bits"
+        bits = "" if self.bits == FP32 else f" {self.bits} bits"
         return f"{self.algorithm} {self.env_id} {self.method}{bits} seed {self.seed}"
 
     @property
