@@ -95,17 +95,37 @@ def test_two_bits_break_ddpg_and_the_words_say_so(summary):
     assert row.differs
     assert row.paired_ci_high < -300
     said = ptq_words.verdict(summary)
-    assert f"ddpg/Pendulum-v1 int2 paper ({row.paired_difference:+.3g}" in said
     assert f"{int(summary.differs.sum())} of {(summary.precision != 'fp32').sum()} quantized cells" in said
+    (paper,) = [line for line in said.splitlines() if line.startswith("- **paper**")]
+    assert "ddpg/Pendulum-v1 at int2" in paper or "ddpg/Pendulum-v1 at int8 int2" in paper
+    table = ptq_words.overview(summary, "paper").set_index("agent")
+    assert table.loc["ddpg/Pendulum-v1", "int2"] == f"{row.mean_return:.4g}*"
+    assert list(table.columns) == ["fp32", "fp16", "int8", "int2"]
+
+
+def test_words_count_the_bits_that_each_quantizer_needs():
+    rows = [
+        {"agent": agent, "quantizer": quantizer, "observation": "none", "num_bits": bits, "precision": f"int{bits}",
+         "differs": loss > 0, "relative_error": loss, "error": ""}
+        for agent, quantizer, losses in (
+            ("a", "paper", {8: 0, 4: 0.5, 2: 0}),
+            ("b", "paper", {8: 0, 4: 0, 2: 0}),
+            ("a", "standard", {8: 0.2, 4: 0, 2: 1}),
+        )
+        for bits, loss in losses.items()
+    ]  # fmt: skip
+    said = ptq_words.quantizer_verdict(pd.DataFrame(rows))
+    assert "**paper**: 1 down to 2 bits, 1 down to 8 bits; **standard**: 1 at none measured." in said
 
 
 def test_the_paper_stands_beside_ours(summary):
     row = summary.query("agent == 'dqn/CartPole-v1' and precision == 'int8' and quantizer == 'paper'").iloc[0]
     assert (row.paper_return, row.paper_kl) == (500, 0.1019)
     assert summary.query("env_id == 'Pendulum-v1'").paper_return.isna().all()
-    beside = ptq_words.beside_paper(summary)
-    assert set(beside.precision) == {"fp32", "fp16", "int8"}
-    assert set(beside.env_id) == {"CartPole-v1"}
+    beside = ptq_words.beside_paper(summary, "the package's").set_index("what")
+    assert beside.loc["dqn/CartPole-v1 int8, KL from fp32", "paper"] == 0.1019
+    assert beside.loc["ppo/CartPole-v1 fp16, return", "paper"] == 500
+    assert not [what for what in beside.index if "Pendulum" in what]
 
 
 def test_paper_table_by_registered_name():

@@ -58,7 +58,7 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
     rows = summary[(summary.error == "") & (summary.precision != "fp32")]
     rows = rows[rows.quantizer.isin([quantizer, "cast"]) & (rows.observation == observation)]
     agents, precisions = list(dict.fromkeys(rows.agent)), list(dict.fromkeys(rows.precision))
-    ax = axes_or_new(ax, figsize=(7.5, 1.2 + 0.16 * len(agents) * (len(precisions) + 1)))
+    ax = axes_or_new(ax, figsize=(7.5, 1.2 + 0.12 * len(agents) * (len(precisions) + 1)))
     for index, precision in enumerate(precisions):
         line = rows[rows.precision == precision]
         offset = 0.7 * ((index + 0.5) / len(precisions) - 0.5)

@@ -1,73 +1,56 @@
-"""The sentences of the PTQ study's report, made from its summary."""
+"""The sentences and small tables of the PTQ study's report, made from its summary."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-NAMED = 8
 LARGE = 0.01
+UNQUANTIZED = ["none", "cast"]
 
 
 def verdict(summary: pd.DataFrame, confidence: float = 0.95) -> str:
-    """Say which cells differ from fp32 beyond noise: those whose paired interval leaves 0 out."""
+    """Say which cells differ from fp32 beyond noise: those whose paired interval leaves 0 out; Markdown."""
     quantized = summary[(summary.error == "") & (summary.precision != "fp32")]
+    failed = summary[summary.error != ""]
+    reasons = f" {len(failed)} could not be measured; the table gives the reasons." if len(failed) else ""
     if quantized.empty:
-        return "Nothing was quantized, so there is nothing to compare with fp32."
+        return f"Nothing was quantized, so there is nothing to compare with fp32.{reasons}"
     differs = quantized[quantized.differs]
-    large = differs[differs.relative_error.abs() > LARGE].sort_values("relative_error", ascending=False)
-    worse, better = large[large.relative_error > 0], large[large.relative_error < 0]
-    parts = [
+    num_large = int((differs.relative_error.abs() > LARGE).sum())
+    lines = [
         f"**{len(differs)} of {len(quantized)} quantized cells differ from fp32 beyond noise** (the {confidence:.0%} "
         f"interval of the difference, paired by episode seed, leaves 0 out; chance alone would give about "
-        f"{(1 - confidence) * len(quantized):.0f}), {len(large)} of them by more than {LARGE:.0%} of fp32's return."
+        f"{(1 - confidence) * len(quantized):.0f}), {num_large} of them by more than {LARGE:.0%} of fp32's return.{reasons} "
+        f"More than {LARGE:.0%} from fp32 and beyond noise:",
+        "",
     ]
-    if len(worse):
-        parts.append(f"Worse: {_listed(worse)}.")
-    if len(better):
-        parts.append(f"Better: {_listed(better)}.")
-    same = [p for p, rows in quantized.groupby("precision", sort=False) if not rows.differs.any()]
-    if same:
-        parts.append(f"No cell differs at {', '.join(same)}.")
-    failed = summary[summary.error != ""]
-    if len(failed):
-        parts.append(f"{len(failed)} could not be measured; the table gives the reasons.")
-    return " ".join(parts)
+    for (quantizer, observation), cells in quantized.groupby(["quantizer", "observation"], sort=False):
+        large = cells[cells.differs & (cells.relative_error.abs() > LARGE)]
+        worse, better = large[large.relative_error > 0], large[large.relative_error < 0]
+        said = [f"{how} {_by_agent(rows)}" for how, rows in (("worse", worse), ("better", better)) if len(rows)]
+        lines.append(f"- **{_group(quantizer, observation)}**: {'; '.join(said) or 'none'}")
+    return "\n".join(lines)
 
 
 def overview(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> pd.DataFrame:
     """Return one row per agent, one column per precision: mean return, marked * where it differs from fp32."""
-    rows = summary[(summary.error == "") & summary.quantizer.isin(["none", "cast", quantizer])]
-    rows = rows[(rows.precision == "fp32") | (rows.observation == observation)]
+    rows = _cells_of(summary, quantizer, observation)
     text = [f"{mean:.4g}{'*' if differs else ''}" for mean, differs in zip(rows.mean_return, rows.differs, strict=True)]
     table = rows.assign(text=text).pivot(index="agent", columns="precision", values="text")
-    return table.reindex(index=rows.agent.unique(), columns=rows.precision.unique()).reset_index()
+    table = table.reindex(index=rows.agent.unique(), columns=rows.precision.unique())
+    return table.rename_axis(columns=None).reset_index()
 
 
 def quantizer_verdict(summary: pd.DataFrame) -> str:
-    """Say per quantizer how many bits the median agent needs to stay within fp32's noise or a percent."""
-    return _fewest_bits(summary, "quantizer", "Fewest bits from which on a policy keeps its return")
+    """Say per quantizer, under the first treatment of the observation, how many bits agents need."""
+    integers = summary[~summary.quantizer.isin(UNQUANTIZED)]
+    return _fewest_bits(integers[integers.observation.isin(integers.observation.head(1))], "quantizer")
 
 
 def observation_verdict(summary: pd.DataFrame) -> str:
-    """Say per treatment of the observation from how many bits on policies keep their return."""
-    first = summary[~summary.quantizer.isin(["none", "cast"])].quantizer.head(1)
-    return _fewest_bits(summary[summary.quantizer.isin(first)], "observation", "With the observation treated so")
-
-
-def _fewest_bits(summary: pd.DataFrame, by: str, opening: str) -> str:
-    """List per value of `by` the agents' fewest integer bits from which no cell loses more than noise and a percent."""
-    cells = summary[(summary.error == "") & ~summary.quantizer.isin(["none", "cast"])]
-    parts = []
-    for name, rows in cells.groupby(by, sort=False):
-        needed = []
-        for _, agent in rows.groupby("agent"):
-            lost = agent[agent.differs & (agent.relative_error > LARGE)]
-            kept = agent[agent.num_bits > (lost.num_bits.max() if len(lost) else 0)]
-            needed.append(int(kept.num_bits.min()) if len(kept) else None)
-        counts = pd.Series(needed, dtype=object).map(lambda bits: "more than measured" if bits is None else f"{bits}")
-        listed = ", ".join(f"{count} at {bits}" for bits, count in counts.value_counts().sort_index().items())
-        parts.append(f"**{name}**: {listed}")
-    return f"{opening}, loss below noise or {LARGE:.0%} (agents at bits): " + "; ".join(parts) + "." if parts else ""
+    """Say per treatment of the observation, under the first quantizer, how many bits agents need."""
+    integers = summary[~summary.quantizer.isin(UNQUANTIZED)]
+    return _fewest_bits(integers[integers.quantizer.isin(integers.quantizer.head(1))], "observation")
 
 
 def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = "paper") -> str:
@@ -75,6 +58,7 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
     rows = summary[(summary.precision == precision) & (summary.quantizer == quantizer) & (summary.error == "")]
     if rows.empty:
         return f"{int((summary.precision == 'fp32').sum())} agents, no {precision} cell"
+    rows = rows[rows.observation == rows.observation.iloc[0]]
     median = round(rows.relative_error.median(), 3) + 0.0  # no "-0.0%"
     return (
         f"{precision}: median relative error {median:.1%} over {rows.agent.nunique()} agents, "
@@ -82,27 +66,63 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
     )
 
 
-def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells that Table 2 has too: our return and KL beside the paper's."""
-    columns = [
-        "algorithm",
-        "env_id",
-        "precision",
-        "mean_return",
-        "ci_low",
-        "ci_high",
-        "paper_return",
-        "kl_divergence",
-        "paper_kl",
+def beside_paper(summary: pd.DataFrame, agents: str, observation: str = "none") -> pd.DataFrame:
+    """Return Table 2's cells that were measured too, returns first, then divergences; `agents` says whose they are."""
+    rows = _cells_of(summary[summary.paper_return.notna()], "paper", observation)
+    setting = f"agents: {agents}; simulated"
+    returns = [
+        {
+            "item": "Table 2",
+            "what": f"{row.agent} {row.precision}, return",
+            "paper": row.paper_return,
+            "ours": row.mean_return,
+            "ci_low": row.ci_low,
+            "ci_high": row.ci_high,
+            "setting": setting,
+        }
+        for row in rows.itertuples()
     ]
-    return summary.loc[summary.paper_return.notna() & (summary.error == ""), columns].reset_index(drop=True)
+    divergences = [
+        {
+            "item": "Table 2",
+            "what": f"{row.agent} {row.precision}, KL from fp32",
+            "paper": row.paper_kl,
+            "ours": row.kl_divergence,
+            "setting": f"{setting}; the paper's is of weight densities, ours of {row.kl_kind}",
+        }
+        for row in rows[rows.paper_kl.notna()].itertuples()
+    ]
+    columns = ["item", "what", "paper", "ours", "ci_low", "ci_high", "setting"]
+    return pd.DataFrame([*returns, *divergences], columns=columns)
 
 
-def _listed(rows: pd.DataFrame) -> str:
-    named = [
-        f"{row.agent} {row.precision}{'' if row.quantizer in ('none', 'cast') else ' ' + row.quantizer} "
-        f"({row.paired_difference:+.3g} [{row.paired_ci_low:.3g}, {row.paired_ci_high:.3g}])"
-        for row in rows.head(NAMED).itertuples()
-    ]
-    rest = len(rows) - len(named)
-    return ", ".join(named) + (f" and {rest} more" if rest > 0 else "")
+def _cells_of(summary: pd.DataFrame, quantizer: str, observation: str) -> pd.DataFrame:
+    rows = summary[(summary.error == "") & summary.quantizer.isin([*UNQUANTIZED, quantizer])]
+    return rows[(rows.precision == "fp32") | (rows.observation == observation)]
+
+
+def _fewest_bits(integers: pd.DataFrame, by: str) -> str:
+    """List per value of `by` how many agents keep their return down to how many bits."""
+    parts = []
+    for name, rows in integers[integers.error == ""].groupby(by, sort=False):
+        agents: dict[float, int] = {}
+        for _, agent in rows.groupby("agent"):
+            lost = agent[agent.differs & (agent.relative_error > LARGE)].num_bits.max()
+            kept = agent[~(agent.num_bits <= lost)].num_bits.min()
+            agents[kept] = agents.get(kept, 0) + 1
+        said = [f"{count} down to {bits:.0f} bits" for bits, count in sorted(agents.items()) if bits == bits]
+        if never := sum(count for bits, count in agents.items() if bits != bits):
+            said.append(f"{never} at none measured")
+        parts.append(f"**{name}**: {', '.join(said)}")
+    if not parts:
+        return "No integer precision was measured."
+    return f"Agents that keep their return (loss within noise or {LARGE:.0%}), by {by}: " + "; ".join(parts) + "."
+
+
+def _by_agent(rows: pd.DataFrame) -> str:
+    return ", ".join(f"{agent} at {' '.join(cells.precision)}" for agent, cells in rows.groupby("agent", sort=False))
+
+
+def _group(quantizer: str, observation: str) -> str:
+    name = "fp16" if quantizer == "cast" else quantizer
+    return name if observation == "none" else f"{name}, observation {observation}"
