@@ -145,10 +145,6 @@ def paired(
     return pairs
 
 
-def milliseconds(call: Call, repeats: int, budget_ms: float = 500.0) -> float:
-    """Return the median of up to `repeats` calls in milliseconds, after one untimed; two at least, then the budget."""
-    call()
-    times: list[float] = []
-    while len(times) < repeats and (len(times) < 2 or sum(times) < budget_ms * 1e3):
-        times.append(_timed(call, 1))
-    return float(np.median(times)) / 1e3
+def milliseconds(call: Call) -> float:
+    """Return what one call takes, in milliseconds."""
+    return _timed(call, 1) / 1e3

@@ -63,7 +63,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
     Returns:
         One row per policy, backend, precision, regime, round and quantity (us, us_best, torch_fp32_us, limit_us per
-        round; errors, bytes and milliseconds of an update without regime), in `value`.
+        round; errors, bytes and milliseconds of updates without regime), in `value`.
     """
     rng = np.random.default_rng(config.seed)
     rows: list[engine_cells.Row] = []
@@ -93,7 +93,7 @@ def summarize(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """
     keys = ["policy", "backend", "precision"]
     timed = table[table.regime != ""].pivot(index=[*keys, "regime", "round"], columns="quantity", values="value")
-    costs = table[table.regime == ""].pivot(index=keys, columns="quantity", values="value")
+    costs = table[table.regime == ""].pivot_table(index=keys, columns="quantity", values="value", aggfunc="median")
     rows = []
     for key, rounds in timed.groupby([*keys, "regime"], sort=False):
         ratio = bootstrap_ci(rounds.torch_fp32_us / rounds.us, seed=seed, statistic=np.median)
