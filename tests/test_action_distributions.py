@@ -9,6 +9,7 @@ from matplotlib import pyplot as plt
 
 from quarl_lib.plots import actions as figures
 from quarl_lib.studies import action_distributions as study
+from quarl_lib.studies import action_words as words
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,16 @@ def test_continuous_differences_by_hand():
 
 
 def test_words_name_the_worst_of_each_precision(summary):
-    said = study.verdict(summary)
+    said = words.verdict(summary)
     rate = summary[summary.precision == "int2"].same_action_rate.min()
     assert f"**int2**: the same discrete action in {rate:.1%}" in said
-    assert study.key_figure(summary).startswith("int8: same action")
+    assert words.key_figure(summary).startswith("int8: same action")
+    table = words.agreement(summary).set_index("agent")
+    assert list(table.columns) == ["dimension", "measure", "fp16", "int8", "int2"]
+    assert table.loc["ppo/CartPole-v1", "int2"] == f"{rate:.1%}"
+    assert table.loc["ppo/Pendulum-v1", "measure"] == "mean |difference|"
+    beside = words.beside_paper(summary)
+    assert beside.what.tolist() == [f"ppo/{env} [0] int8, histogram distance" for env in ("CartPole-v1", "Pendulum-v1")]
 
 
 def test_figures_show_shares_bounds_and_exact_zeros(table):
@@ -109,7 +116,7 @@ def test_an_archive_that_cannot_be_loaded_is_a_row_with_the_reason(tmp_path):
     summary = study.summarize(study.run(study.Config(agents_dir=str(tmp_path), workers=1)))
     assert summary.agent.tolist() == ["a2c/CartPole-v1"]
     assert len(summary.error.iloc[0]) > 10
-    assert "1 could not be measured" in study.verdict(summary)
+    assert "1 could not be measured" in words.verdict(summary)
 
 
 @pytest.mark.parametrize(

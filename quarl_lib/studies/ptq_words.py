@@ -20,8 +20,8 @@ def verdict(summary: pd.DataFrame, confidence: float = 0.95) -> str:
     lines = [
         f"**{len(differs)} of {len(quantized)} quantized cells differ from fp32 beyond noise** (the {confidence:.0%} "
         f"interval of the difference, paired by episode seed, leaves 0 out; chance alone would give about "
-        f"{(1 - confidence) * len(quantized):.0f}), {num_large} of them by more than {LARGE:.0%} of fp32's return.{reasons} "
-        f"More than {LARGE:.0%} from fp32 and beyond noise:",
+        f"{(1 - confidence) * len(quantized):.0f}), {num_large} of them by more than {LARGE:.0%} of fp32's return."
+        f"{reasons} More than {LARGE:.0%} from fp32 and beyond noise:",
         "",
     ]
     for (quantizer, observation), cells in quantized.groupby(["quantizer", "observation"], sort=False):

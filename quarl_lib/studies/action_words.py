@@ -1,0 +1,71 @@
+"""The sentences and small tables of the action study's report, made from its summary."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+def verdict(summary: pd.DataFrame) -> str:
+    """Say per precision how often discrete actions stay the same and how far continuous ones move; Markdown."""
+    measured = summary[summary.error == ""]
+    lines = []
+    for precision, rows in measured.groupby("precision", sort=False):
+        said = []
+        discrete = rows.dropna(subset="same_action_rate")
+        if len(discrete):
+            worst = discrete.loc[discrete.same_action_rate.idxmin()]
+            said.append(
+                f"the same discrete action in {worst.same_action_rate:.1%} of states or more ({worst.agent} least)"
+            )
+        continuous = rows.dropna(subset="mean_abs_difference")
+        if len(continuous):
+            worst = continuous.loc[continuous.mean_abs_difference.idxmax()]
+            said.append(
+                f"continuous actions {worst.mean_abs_difference:.2g} off on average at most ({worst.agent}, dimension "
+                f"{int(worst.dimension)})"
+            )
+        lines.append(f"- **{precision}**: " + "; ".join(said) + ".")
+    failed = summary[summary.error != ""]
+    if len(failed):
+        lines.append(f"- {len(failed)} could not be measured; the table gives the reasons.")
+    return "\n".join(lines)
+
+
+def agreement(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per agent and action dimension, one column per precision: same actions, or mean |difference|."""
+    rows = summary[summary.error == ""]
+    same = rows.same_action_rate.map("{:.1%}".format)
+    text = same.where(rows.same_action_rate.notna(), rows.mean_abs_difference.map("{:.2g}".format))
+    measure = pd.Series("same action", rows.index).where(rows.same_action_rate.notna(), "mean |difference|")
+    table = rows.assign(text=text, measure=measure, dimension=rows.dimension.astype(int))
+    keys = ["agent", "dimension", "measure"]
+    order = table[keys].drop_duplicates()
+    wide = table.pivot(index=keys, columns="precision", values="text").reindex(columns=rows.precision.unique())
+    return order.merge(wide.rename_axis(columns=None).reset_index(), on=keys)
+
+
+def beside_paper(summary: pd.DataFrame, precision: str = "int8") -> pd.DataFrame:
+    """Return what stands beside Figure 3: it draws densities and states no number; ours is their distance."""
+    rows = summary[(summary.error == "") & (summary.precision == precision)]
+    return pd.DataFrame(
+        {
+            "item": "Figure 3, appendix C",
+            "what": rows.agent + " [" + rows.dimension.map("{:.0f}".format) + f"] {precision}, histogram distance",
+            "paper": "densities that overlap, no number",
+            "ours": rows.histogram_distance,
+            "setting": "total variation between action histograms, 0 is the same, 1 nothing in common",
+        }
+    )
+
+
+def key_figure(summary: pd.DataFrame, precision: str = "int8") -> str:
+    """Return the run's one line: agreement of discrete actions at one precision, or what there is."""
+    rows = summary[(summary.precision == precision) & (summary.error == "")]
+    if rows.empty:
+        return f"{summary.agent.nunique()} agents, no {precision}"
+    parts = []
+    if rows.same_action_rate.notna().any():
+        parts.append(f"same action {rows.same_action_rate.min():.1%} to {rows.same_action_rate.max():.1%}")
+    if rows.mean_abs_difference.notna().any():
+        parts.append(f"median |difference| up to {rows.median_abs_difference.max():.2g}")
+    return f"{precision}: " + ", ".join(parts)
