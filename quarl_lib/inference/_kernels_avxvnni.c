@@ -1,4 +1,4 @@
-/* The products with AVX-VNNI (256-bit vpdpbusd and vpdpwssd, no saturation): desktop CPUs since 2021. */
+/* The products with AVX-VNNI (256-bit vpdpbusd, no saturation): desktop CPUs since 2021. */
 #include "_kernels.h"
 
 #if defined(__x86_64__) && (__GNUC__ >= 11 || (defined(__clang__) && __clang_major__ >= 12))
@@ -11,7 +11,8 @@
 
 #define DOT_WEIGHTS(acc, a, w) _mm256_dpbusd_avx_epi32(acc, a, w)
 #define DOT_LEVELS2(acc, t, a, u, b) _mm256_dpbusd_avx_epi32(_mm256_dpbusd_avx_epi32(acc, t, a), u, b)
-#define DOT_WORDS(acc, a, b) _mm256_dpwssd_avx_epi32(acc, a, b)
+/* vpdpwssd took 1.7 times as long as these two on Zen 5. */
+#define DOT_WORDS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
 #include "_kernels_256.h"
 
 static const kernels table = KERNELS("avxvnni", 0, read_lines);

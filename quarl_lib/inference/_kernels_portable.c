@@ -1,7 +1,7 @@
 /* The products in plain C: for CPUs without AVX2, and the yardstick of the others. */
 #include "_kernels_float.h"
 
-static void w8a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums) {
+static void w8a8(const uint8_t *restrict weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
     const int8_t *w = (const int8_t *)weights, *a = (const int8_t *)codes;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
@@ -9,7 +9,7 @@ static void w8a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, 
         for (int r = 0; r < rows; r++, w += 4) sums[r] += w[0] * a[0] + w[1] * a[1] + w[2] * a[2] + w[3] * a[3];
 }
 
-static void w8a16(const uint8_t *weights, const int16_t *a, ptrdiff_t steps, int blocks, int32_t *sums) {
+static void w8a16(const uint8_t *restrict weights, const int16_t *a, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
     const int8_t *w = (const int8_t *)weights;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
@@ -17,7 +17,7 @@ static void w8a16(const uint8_t *weights, const int16_t *a, ptrdiff_t steps, int
         for (int r = 0; r < rows; r++, w += 4) sums[r] += w[0] * a[0] + w[1] * a[1] + w[2] * a[2] + w[3] * a[3];
 }
 
-static void w4a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums) {
+static void w4a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
     const int8_t *a = (const int8_t *)codes;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
@@ -26,7 +26,7 @@ static void w4a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int bl
             for (int j = 0; j < 4; j++) sums[r] += (w[j] & 15) * a[j] + (w[j] >> 4) * a[4 + j];
 }
 
-static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums) {
+static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
     const int8_t *a = (const int8_t *)codes;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
@@ -37,7 +37,7 @@ static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int bl
                            (w[j] >> 6) * a[12 + j];
 }
 
-static void fp32(const uint8_t *weights, const float *x, ptrdiff_t steps, int blocks, float *sums) {
+static void fp32(const uint8_t *restrict weights, const float *restrict x, ptrdiff_t steps, int blocks, float *restrict sums) {
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
     for (ptrdiff_t s = 0; s < steps; s++, weights += rows * 4)
@@ -59,7 +59,7 @@ static float from_half(uint16_t half) {
     return value;
 }
 
-static void fp16(const uint8_t *weights, const float *x, ptrdiff_t steps, int blocks, float *sums) {
+static void fp16(const uint8_t *restrict weights, const float *restrict x, ptrdiff_t steps, int blocks, float *restrict sums) {
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
     for (ptrdiff_t s = 0; s < steps; s++, weights += rows * 2)

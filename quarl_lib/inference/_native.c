@@ -1,20 +1,17 @@
 /* The module: encoding, checksums and measurements for pack.py and native.py. The engine's type is in _engine.c. */
-#define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
-#include <Python.h>
+#include "_engine.h"
+
 #include <stdlib.h>
 #include <time.h>
 
-#include "_engine.h"
+/* The kernels for work outside an engine; asked for once, because CPUID costs 20 us in a virtual machine. */
+static const kernels *best_kernels;
 
-static const kernels *best(void) {
+static void choose_kernels(void) {
     const char *reason;
-    return find_kernels(getenv("QUARL_NATIVE_ISA"), &reason);
-}
-
-static const kernels *best_or_portable(void) {
-    const kernels *k = best();
-    return k ? k : &portable_kernels;
+    best_kernels = find_kernels(getenv("QUARL_NATIVE_ISA"), &reason);
+    if (!best_kernels) best_kernels = &portable_kernels;
 }
 
 /* Get a contiguous buffer of at least `size` bytes, aligned for 4-byte items. */
@@ -31,7 +28,7 @@ static ptrdiff_t encode_layer(enum kind kind, const float *weight, ptrdiff_t row
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
                               float *residuals, float *scratch) {
     static const int bits[NUM_KINDS] = {32, 16, 8, 8, 4, 4, 2};
-    const kernels *k = best_or_portable();
+    const kernels *k = best_kernels;
     ptrdiff_t groups = kind == W4G128A8 ? cols_padded / GROUP : 1;
     for (ptrdiff_t first = 0; first < rows; first += PANEL) {
         ptrdiff_t n = rows - first < PANEL ? rows - first : PANEL;
@@ -103,7 +100,7 @@ static PyObject *checksum(PyObject *module, PyObject *buffer) {
     if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0) return NULL;
     uint64_t total;
     Py_BEGIN_ALLOW_THREADS;
-    total = checksum_of(best_or_portable(), view.buf, view.len);
+    total = checksum_of(best_kernels, view.buf, view.len);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&view);
     return PyLong_FromUnsignedLongLong(total);
@@ -116,7 +113,7 @@ static PyObject *read_seconds(PyObject *module, PyObject *args) {
     Py_buffer view;
     int repeats;
     if (!PyArg_ParseTuple(args, "y*i:read_seconds", &view, &repeats)) return NULL;
-    const kernels *k = best_or_portable();
+    const kernels *k = best_kernels;
     PyObject *times = PyList_New(0);
     static volatile uint64_t sink; /* so that no read can be left out */
     for (int i = 0; times && i < repeats; i++) {
@@ -156,6 +153,7 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_native", "Kernels of quantized policies.", -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
+    choose_kernels();
     PyObject *module = PyModule_Create(&definition);
     if (module && (PyType_Ready(&engine_type) < 0 || PyModule_AddObjectRef(module, "Engine", (PyObject *)&engine_type) < 0))
         Py_CLEAR(module);

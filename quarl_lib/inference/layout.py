@@ -14,8 +14,8 @@ front to back and the lanes of a vector are rows:
     fp   [panel][column][row]                   float32 or float16
 
 w4 and w2 use all 16 and 4 levels, at odd multiples of half a step: symmetric without a level at zero, so that the
-largest error is absmax/16 and absmax/4 (with a zero it would be absmax/14 and absmax/2). The first and the last layer of
-every integer precision are w8 with 16-bit activations: under 2 % of a wide policy's bytes, and where rounding hurts most.
+largest error is absmax/16 and absmax/4 (with a zero it would be absmax/14 and absmax/2). The first and the last layer
+of every integer precision are w8 with 16-bit activations: few of a wide policy's bytes, and where rounding hurts most.
 
 What rounding left of a row, on average per column, is its residual. A kernel adds residual * (sum of the activations),
 and so takes back the part of the error that all activations share: a fifth of it behind a ReLU, at one operation a row.

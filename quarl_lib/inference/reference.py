@@ -71,7 +71,8 @@ class NumpyEngine:
             x = np.clip((x - self._mean[:n]) * self._inverse_std[:n], -clip, clip)
         for i in range(len(self.spec.layers)):
             x = np.stack([self.run_layer(i, row)[2] for row in x])
-        _check_finite(x, f"layers[{len(self.spec.layers) - 1}]")
+        for row in x:
+            _check_finite(row, f"layers[{len(self.spec.layers) - 1}]")
         return x
 
     def run_layer(self, index: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -81,7 +82,8 @@ class NumpyEngine:
         x = np.ascontiguousarray(x, np.float32)
         if layout.kind in ("fp32", "fp16"):
             codes = sums = np.zeros(0, np.int32)
-            y = matrix @ x + sections["bias"]
+            with np.errstate(over="ignore", invalid="ignore"):
+                y = matrix @ x + sections["bias"]
         else:
             _check_finite(x, f"layers[{index - 1}]" if index else "observation")
             codes, scale = quantize_activations(x, self._limits[index])
@@ -149,8 +151,9 @@ def _finish(layer: Layer, sections: dict[str, np.ndarray], y: np.ndarray) -> np.
 
 
 def _layer_norm(y: np.ndarray, scale: np.ndarray, offset: np.ndarray, eps: float) -> np.ndarray:
-    mean = _lane_sum(y.astype(np.float64)) / len(y)
-    variance = _lane_sum((y - mean) ** 2) / len(y)
+    exact = y.astype(np.float64)
+    mean = _lane_sum(exact) / len(y)
+    variance = _lane_sum((exact - mean) ** 2) / len(y)
     inverse = np.float32(1.0 / np.sqrt(variance + eps))
     return (y - np.float32(mean)) * inverse * scale + offset
 

@@ -11,7 +11,7 @@ _LEVELS = {"w4a8": 16, "w4g128a8": 16, "w2a8": 4}
 
 
 def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Return tile bytes, scales, row sums and residuals of a finite float32 [out, in] matrix, as the sections hold them."""
+    """Return the sections tiles, scales, row sums and residuals (or None) of a finite float32 [out, in] matrix."""
     padded = np.zeros((layer.rows_padded, layer.cols_padded), np.float32)
     padded[: layer.rows, : layer.cols] = weight
     if layer.kind in ("fp32", "fp16"):
@@ -80,7 +80,7 @@ def _quantize_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _quantize_half_steps(weight: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scales, codes 0..levels-1 that stand for (2 code - levels + 1) * scale, and rests, of [rows, groups, width]."""
+    """Return scales, codes 0..levels-1 for (2 code - levels + 1) * scale, and rests, of [rows, groups, width]."""
     half = np.float32(levels // 2)
     absmax = np.abs(weight).max(axis=2, keepdims=True)
     zero = absmax < TINY

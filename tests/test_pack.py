@@ -1,0 +1,211 @@
+"""Packed buffers: numbers worked out by hand, round trips, and everything that must be refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from inference_cases import mlp, random_spec, random_weights
+
+from quarl_lib.inference import PRECISIONS, Head, LayerWeights, PolicySpec, Weights, engines, make_engine, pack
+from quarl_lib.inference import extension as extension_module
+from quarl_lib.inference.layout import kinds_of
+from quarl_lib.inference.pack import checksum, packed_size, read_version, unpack
+
+SPEC = mlp([5, 40, 24, 3], Head("argmax"))
+WEIGHTS = random_weights(SPEC, np.random.default_rng(0))
+
+
+@pytest.fixture
+def no_extension(monkeypatch):
+    monkeypatch.setattr(extension_module, "_native", None)
+    monkeypatch.setattr(extension_module, "missing", "taken away")
+
+
+def middle_layer(rows: list[list[float]], precision: str) -> np.ndarray:
+    """Pack the rows as the middle one of three layers and return what they became."""
+    weight = np.array(rows, np.float32)
+    out, inputs = weight.shape
+    spec = mlp([1, inputs, out, 1])
+    ones = [np.ones(shape, np.float32) for shape in ((inputs, 1), (1, out))]
+    parts = [LayerWeights(w, np.zeros(len(w), np.float32)) for w in (ones[0], weight, ones[1])]
+    return unpack(spec, pack(spec, Weights(tuple(parts)), precision)).layers[1].weight
+
+
+def test_int8_by_hand():
+    # scale 1/127; codes -127, 0, round(63.5) = 64 (half to even), 127; a zero row stays zero
+    rows = [[-1, 0, 0.5, 1], [0, 0, 0, 0], [254, 1, 2.9, -3.1]]
+    expected = [[-1, 0, 64 / 127, 1], [0, 0, 0, 0], [254, 0, 2, -4]]  # 0.5 -> 0, 1.45 -> 1, -1.55 -> -2 steps of 2
+    np.testing.assert_allclose(middle_layer(rows, "int8"), expected, rtol=1e-6)
+
+
+def test_int4_and_int2_by_hand():
+    # int4: 16 levels, odd sixteenths of the largest; int2: 4 levels, odd quarters
+    rows = [[-1, 0, 0.5, 1], [0, 0, 0, 0], [8, -7.9, 0.9, 1.1]]
+    np.testing.assert_array_equal(
+        middle_layer(rows, "int4"),
+        np.float32([[-15 / 16, 1 / 16, 9 / 16, 15 / 16], [0, 0, 0, 0], [7.5, -7.5, 0.5, 1.5]]),
+    )
+    np.testing.assert_array_equal(
+        middle_layer(rows, "int2"), np.float32([[-0.75, 0.25, 0.75, 0.75], [0, 0, 0, 0], [6, -6, 2, 2]])
+    )
+
+
+def test_groups_have_scales_of_their_own():
+    row = [1.0] * 128 + [0.01] * 130
+    packed = middle_layer([row], "int4g128")
+    np.testing.assert_allclose(packed, np.float32([row]) * 15 / 16, rtol=1e-6)
+
+
+def test_int4_error_is_at_most_half_a_step():
+    rows = np.random.default_rng(0).standard_normal((50, 300)).astype(np.float32)
+    error = np.abs(middle_layer(rows.tolist(), "int4") - rows).max(axis=1)
+    assert (error <= np.abs(rows).max(axis=1) / 16 * 1.00001).all()
+
+
+def test_first_and_last_layer_keep_eight_bits():
+    assert kinds_of(4, "int4") == ("w8a16", "w4a8", "w4a8", "w8a16")
+    assert kinds_of(1, "int2") == ("w8a16",)
+    assert kinds_of(3, "int8a16") == ("w8a16", "w8a16", "w8a16")
+    assert kinds_of(2, "fp16") == ("fp16", "fp16")
+
+
+def test_the_size_is_the_layouts_and_small():
+    spec = mlp([24, 2048, 2048, 2048, 6])
+    weights = spec.num_weights
+    sizes = {p: packed_size(spec, p) / weights for p in PRECISIONS}
+    assert sizes["fp32"] == pytest.approx(4, rel=0.01)
+    assert sizes["fp16"] == pytest.approx(2, rel=0.01)
+    assert sizes["int8"] == pytest.approx(1, rel=0.02)
+    assert sizes["int4"] == pytest.approx(0.5, rel=0.04)
+    assert sizes["int2"] == pytest.approx(0.25, rel=0.08)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_native_and_numpy_pack_the_same_bytes(seed, monkeypatch):
+    if extension_module.native() is None:
+        pytest.skip(extension_module.missing)
+    rng = np.random.default_rng(seed)
+    spec = random_spec(rng)
+    weights = random_weights(spec, rng)
+    native = [bytes(pack(spec, weights, p, 3)) for p in PRECISIONS]
+    monkeypatch.setattr(extension_module, "_native", None)
+    for precision, buffer in zip(PRECISIONS, native, strict=True):
+        assert bytes(pack(spec, weights, precision, 3)) == buffer, precision
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_packed_is_unpacked(precision):
+    rng = np.random.default_rng(1)
+    spec = mlp([7, 130, 300, 5], Head("gaussian"), normalize_observation=True)
+    weights = random_weights(spec, rng)
+    buffer = pack(spec, weights, precision, weights_version=2**40)
+    back = unpack(spec, buffer)
+    back.check(spec)
+    assert read_version(buffer) == 2**40
+    limit = {"fp32": 0, "fp16": 2e-3, "int8": 0.5 / 127, "int8a16": 0.5 / 127}.get(precision, 1 / 16)
+    limit = 0.25 if precision == "int2" else limit
+    for before, after in zip(weights.layers, back.layers, strict=True):
+        np.testing.assert_array_equal(before.bias, after.bias)
+        scale = np.abs(before.weight).max(axis=1, keepdims=True)
+        assert (np.abs(before.weight - after.weight) <= limit * scale * 1.0001).all()
+    for name in ("observation_mean", "observation_inverse_std", "log_std"):
+        np.testing.assert_array_equal(getattr(weights, name), getattr(back, name))
+
+
+def test_convolutions_are_packed_too():
+    from quarl_lib.inference import Conv, Layer
+
+    spec = PolicySpec((Layer(2 * 9, 3),), conv=(Conv(1, 2, 3),), image_shape=(1, 5, 5))
+    rng = np.random.default_rng(0)
+    conv = LayerWeights(rng.standard_normal((2, 1, 3, 3)).astype(np.float32), np.ones(2, np.float32))
+    weights = Weights(random_weights(spec, rng).layers, (conv,))
+    np.testing.assert_array_equal(unpack(spec, pack(spec, weights, "fp32")).conv[0].weight, conv.weight)
+    packed = unpack(spec, pack(spec, weights, "int8")).conv[0].weight
+    np.testing.assert_allclose(packed, conv.weight, atol=np.abs(conv.weight).max() / 200)
+
+
+def test_packs_into_a_given_buffer():
+    size = packed_size(SPEC, "int8")
+    slot = np.full(size + 64, 7, np.uint8)
+    result = pack(SPEC, WEIGHTS, "int8", 5, out=slot)
+    assert np.shares_memory(np.frombuffer(result, np.uint8), slot)
+    assert bytes(result) == bytes(pack(SPEC, WEIGHTS, "int8", 5))
+    assert (slot[size:] == 7).all()
+    with pytest.raises(ValueError, match=f"out is 10 bytes long: give a writable buffer of {size}"):
+        pack(SPEC, WEIGHTS, "int8", out=bytearray(10))
+    with pytest.raises(ValueError, match="out is read-only"):
+        pack(SPEC, WEIGHTS, "int8", out=bytes(size))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("native", [True, False])
+def test_a_weight_that_is_not_finite_is_named(precision, value, native, monkeypatch):
+    if not native:
+        monkeypatch.setattr(extension_module, "_native", None)
+    spec = mlp([3, 70, 2])
+    weights = random_weights(spec, np.random.default_rng(0))
+    weights.layers[1].weight[1, 65] = value
+    with pytest.raises(ValueError, match=rf"layers\[1\].weight\[1, 65\] is {value}: weights must be finite"):
+        pack(spec, weights, precision)
+    weights.layers[1].weight[1, 65] = 0
+    weights.layers[0].bias[69] = value
+    with pytest.raises(ValueError, match=rf"layers\[0\].bias\[69\] is {value}"):
+        pack(spec, weights, precision)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_fp16_refuses_what_it_cannot_hold(native, monkeypatch):
+    if not native:
+        monkeypatch.setattr(extension_module, "_native", None)
+    spec = mlp([3, 2])
+    weights = random_weights(spec, np.random.default_rng(0))
+    weights.layers[0].weight[1, 2] = 65519
+    assert unpack(spec, pack(spec, weights, "fp16")).layers[0].weight[1, 2] == 65504
+    weights.layers[0].weight[1, 2] = -65520
+    with pytest.raises(ValueError, match=r"layers\[0\].weight\[1, 2\] is -65520.0: .* below 65520 at fp16"):
+        pack(spec, weights, "fp16")
+
+
+def test_float16_rounding_is_numpys_in_all_ranges():
+    values = np.float32([0, 5.9e-8, 2.98e-8, 2.99e-8, 6.09e-5, 6.1e-5, 1, 1.0004883, 1.0014648, 65504, 1e-9, -3e-5])
+    rng = np.random.default_rng(0)
+    values = np.concatenate([values, (rng.standard_normal(2000) * np.exp2(rng.uniform(-26, 13, 2000))).astype("f4")])
+    spec = mlp([len(values), 1])
+    packed = pack(spec, Weights((LayerWeights(values[None], np.zeros(1, np.float32)),)), "fp16")
+    np.testing.assert_array_equal(unpack(spec, packed).layers[0].weight[0], values.astype(np.float16))
+
+
+def test_unknown_precision_and_version_are_refused():
+    with pytest.raises(ValueError, match="precision is 'int3': choose one of fp32"):
+        pack(SPEC, WEIGHTS, "int3")
+    with pytest.raises(ValueError, match="weights_version is -1"):
+        pack(SPEC, WEIGHTS, "int8", -1)
+
+
+def test_the_checksum_is_the_same_in_numpy_and_c(monkeypatch):
+    data = np.random.default_rng(0).integers(0, 256, 64 * 5000, np.uint8)
+    by_c = checksum(data)
+    monkeypatch.setattr(extension_module, "_native", None)
+    assert checksum(data) == by_c
+    swapped = data.copy()
+    swapped[:64], swapped[64:128] = data[64:128], data[:64]
+    assert checksum(swapped) != by_c
+
+
+def test_without_the_extension_packing_and_acting_still_work(no_extension, monkeypatch):
+    monkeypatch.setattr(engines, "_warned", set())
+    with pytest.warns(RuntimeWarning, match="Native kernels unavailable.*taken away"):
+        engine = make_engine(SPEC, "int8")
+    assert engine.backend != "native"
+    assert "native: taken away" in engine.reason
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_engine(SPEC, "int8")  # warned once
+    reference = make_engine(SPEC, "int8", "numpy")
+    reference.load(pack(SPEC, WEIGHTS, "int8"))
+    assert reference(np.ones(5, np.float32)) in range(3)
+    with pytest.raises(ValueError, match="backend 'native' cannot run this policy at int8: taken away"):
+        make_engine(SPEC, "int8", "native")
