@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quarl_lib import states
+from quarl_lib import paper, states
 from quarl_lib.display import duration
 from quarl_lib.files import write_text
 from quarl_lib.report import render
@@ -31,15 +31,11 @@ def build(suite: Path) -> Path:
     counts = ", ".join(f"{states_found.count(s)} {s}" for s in states.STATES if s in states_found)
     page = render(
         "index.html.j2",
-        suite=suite.name, newest=newest, older=older, grids=grids, paper=_paper_page(suite),
+        suite=suite.name, newest=newest, older=older, grids=grids, paper=paper.build(suite, newest),
         summary=f"{len(newest)} {'study' if len(newest) == 1 else 'studies'}: {counts or 'nothing has run yet'}.",
         now=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     return write_text(suite / "index.html", page)
-
-
-def _paper_page(suite: Path) -> str | None:
-    return None
 
 
 def _row(directory: Path, suite: Path) -> dict[str, Any]:
@@ -65,6 +61,7 @@ def _row(directory: Path, suite: Path) -> dict[str, Any]:
         "changes": {name: values.get(name) for name in record.get("changed", [])},
         "parameters": values,
         "report": f"{relative}/report.html" if (directory / "report.html").exists() else "",
+        "figures": record.get("figures", []),
         "picture": f"{relative}/figures/{picture['name']}.png" if picture else "",
         "picture_alt": f"{record.get('title', '')}: {picture['alt']}" if picture else "",
     }

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 ROWS_SHOWN = 30
+LONG_CELL = 45
 EQUATION_SIZE = 12.0
 _NUMBER = re.compile(r"[-+−]?[\d,]*\.?\d+(e[-+]?\d+)?\s*%?|–|inf|nan", re.IGNORECASE)
 _CELL = re.compile(r"<(td|th)\b([^>]*)>(.*?)</\1>", re.DOTALL)
@@ -164,7 +165,9 @@ def _row(row: list[tuple[str, str, str]], numeric: set[int]) -> str:
     for column, (kind, attributes, text) in enumerate(row):
         spans = "".join(f" {span}" for span in re.findall(r'(?:col|row)span="?\d+"?', attributes))
         scope = ' scope="col"' if kind == "th" else ""
-        cells.append(f"<{kind}{scope}{spans}{' class=num' if column in numeric else ''}>{text}</{kind}>")
+        long = len(re.sub(r"<[^>]+>", "", text)) > LONG_CELL
+        style = " class=num" if column in numeric else " class=long" if long else ""
+        cells.append(f"<{kind}{scope}{spans}{style}>{text}</{kind}>")
     return f"<tr>{''.join(cells)}</tr>\n"
 
 

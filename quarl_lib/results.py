@@ -54,7 +54,7 @@ def as_text(number: float) -> str:
 
 def as_html(table: pd.DataFrame) -> str:
     """Return a table as plain HTML, without the index."""
-    return table.to_html(index=False, border=0, na_rep="–", float_format=as_text)
+    return table.rename_axis(columns=None).to_html(index=False, border=0, na_rep="–", float_format=as_text)
 
 
 class Run:

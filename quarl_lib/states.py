@@ -13,7 +13,7 @@ from typing import Any
 
 from quarl_lib.files import read_json, write_json
 
-STATES = ("queued", "running", "ok", "failed", "timeout", "interrupted")
+STATES = ("ok", "running", "queued", "failed", "timeout", "interrupted")
 UNFINISHED = ("queued", "running")
 
 

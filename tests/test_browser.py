@@ -35,6 +35,9 @@ def suite(tmp_path_factory):
         (folder / "figures" / "return_over_bits.png").write_bytes(base64.b64decode(picture()))
         for name in ("summary.csv", "log.txt"):
             (folder / name).write_text("")
+        (folder / "beside_paper.csv").write_text(
+            "what,paper,ours,setting\n" + "CartPole at 8 bits,500,499.5,same\n" * 3
+        )
         states.change(
             folder, state, study=study, run_id=folder.name, suite="smoke", preset="smoke", duration_s=75.0, started=1e9,
             parameters={"bits": [2, 4, 8], "agents_dir": "/a/path/" * 12}, changed=["bits"], key_figure="4 bits do",
@@ -53,7 +56,7 @@ def browser():
 
 
 def pages(root: Path) -> list[str]:
-    return [path.as_uri() for path in (root / "index.html", *sorted(root.glob("*/*/report.html")))]
+    return [path.as_uri() for path in (root / "index.html", root / "paper.html", *sorted(root.glob("*/*/report.html")))]
 
 
 def test_nothing_is_asked_of_any_other_address(suite, browser):
@@ -70,7 +73,7 @@ def test_no_page_is_wider_than_its_window(suite, browser, width):
 
 
 def test_wide_table_scrolls_in_its_own_box(suite, browser):
-    browser.open(pages(suite)[1], width=375)
+    browser.open(pages(suite)[2], width=375)
     boxes = browser.ask("[...document.querySelectorAll('.scroll')].map(box => [box.scrollWidth, box.clientWidth])")
     assert max(inner - outer for inner, outer in boxes) > 300
     assert all(outer <= 375 for _, outer in boxes)
@@ -93,14 +96,14 @@ def test_accessibility_check_finds_nothing_serious(suite, browser, dark):
 def test_dark_mode_is_dark_and_figures_keep_a_light_ground(suite, browser):
     grounds = []
     for dark in (False, True):
-        browser.open(pages(suite)[1], dark=dark)
+        browser.open(pages(suite)[2], dark=dark)
         grounds.append(browser.ask("getComputedStyle(document.body).backgroundColor"))
     assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
     assert browser.ask("getComputedStyle(document.querySelector('figure img')).backgroundColor") == "rgb(255, 255, 255)"
 
 
 def test_code_opens_by_one_button_and_is_left_out_on_paper(suite, browser):
-    browser.open(pages(suite)[1])
+    browser.open(pages(suite)[2])
     opened = "document.querySelectorAll('details.code[open]').length"
     assert browser.ask(opened) == 0
     browser.ask("document.getElementById('open-code').click()")
