@@ -72,9 +72,9 @@ class OnnxEngine(FrameworkEngine):
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
     """Return why onnxruntime cannot run this policy at this precision here, None if it can."""
     if precision not in PRECISIONS:
-        return f"onnxruntime has no kernels for {precision} linear layers"
+        return f"no kernels for {precision}"
     if spec.conv and precision == "int4g128":
-        return "int4 in groups is for linear layers, not for convolutions"
+        return "int4g128 is for linear layers only"
     return None
 
 

@@ -144,7 +144,7 @@ def unsupported(spec: PolicySpec, precision: str) -> str | None:
     if precision == "fp32":
         return None
     if precision not in QUANTIZED_DTYPES:
-        return f"torch has no CPU kernels for {precision} linear layers"
+        return f"no CPU kernels for {precision}"
     if not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
         return f"torch {torch.__version__} no longer has torch.ao.quantization"
     try:
