@@ -18,7 +18,7 @@ SPEC = specs.EnvironmentSpec(
     specs.BoundedArray((), np.float32, 0, 1),
 )
 CONFIG = Config(
-    task="gym:CartPole-v0", algorithm="dqn", policy_hidden=(32,), policy_learning_rate=1e-2, discount=0.9,
+    task="gym:CartPole-v0", algorithm="dqn", policy_hidden=(32,), critic_learning_rate=1e-2, discount=0.9,
     target_update_period=20,
 )  # fmt: skip
 

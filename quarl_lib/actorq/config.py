@@ -66,7 +66,7 @@ class Config:
     learner_threads: int = 1
     device: str = "auto"
 
-    # Networks. DQN's Q network has the policy's hidden sizes.
+    # Networks. DQN's Q network has the policy's hidden sizes and the critic's learning rate.
     policy_hidden: tuple[int, ...] = (128, 128, 128)
     critic_hidden: tuple[int, ...] = (256, 256)
     critic_layer_norm: bool = True

@@ -39,7 +39,7 @@ def init(config: Config, spec: EnvironmentSpec, device: torch.device) -> State:
     if not policy.head.discrete:
         raise ValueError(f"algorithm='dqn': {config.task} has continuous actions; take d4pg")
     network = mlp(policy.layers[0].in_features, config.policy_hidden, policy.action_dim)
-    return make_state({"policy": network}, {"policy": config.policy_learning_rate}, device)
+    return make_state({"policy": network}, {"policy": config.critic_learning_rate}, device)
 
 
 def update(config: Config, state: State, batch: Batch) -> dict[str, torch.Tensor]:

@@ -146,7 +146,8 @@ class Learner:
         }
         metrics = {name: float(value) for name, value in self._metrics.items()}
         if metrics:
-            link.log("learner", [{**now, **metrics}])
+            inserted, sampled = self._counts()
+            link.log("learner", [{**now, **metrics, "inserted": inserted, "sampled": sampled}])
         link.log("timing", self.timer.rows(part="learner", actor_id=-1, precision=self.config.precision, **now))
         if not all(map(_finite, metrics.values())):
             raise FloatingPointError(
@@ -154,6 +155,11 @@ class Learner:
             )
         self._logged_at = time.monotonic()
         self.timer.reset()
+
+    def _counts(self) -> tuple[int, int]:
+        from quarl_lib.actorq import replay
+
+        return replay.insert_and_sample_counts(self._address)
 
     def _pack(self, precision: str, version: int) -> memoryview:
         return pack(self._spec, policy_weights(self.state.policy), precision, weights_version=version)

@@ -45,7 +45,8 @@ class Config:
     max_replay: int = 100000
     policy_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])
     critic_hidden: list[int] = field(default_factory=lambda: [256, 256])
-    learning_rate: float = 0.001
+    policy_learning_rate: float = 0.0003
+    critic_learning_rate: float = 0.001
     publish_period: int = 20
     target_update_period: int = 100
     sigma_max: float = 0.6
@@ -119,14 +120,14 @@ class Cell:
             task=self.task, algorithm=algorithm, precision=self.precision, seed=self.seed,
             actor_steps=config.actor_steps[self.index], update_period=config.update_periods[self.index],
             policy_hidden=tuple(config.policy_hidden), critic_hidden=tuple(config.critic_hidden),
-            policy_learning_rate=config.learning_rate, critic_learning_rate=config.learning_rate,
             stop_return=threshold if config.stop_at_threshold else np.inf, **same,
         )  # fmt: skip
 
 
 SAME_NAMES = (
     "n_actors", "samples_per_insert", "batch_size", "n_step", "min_replay", "max_replay", "publish_period",
-    "target_update_period", "sigma_max", "epsilon_max", "vmin", "vmax", "transport", "communication_precision",
+    "target_update_period", "policy_learning_rate", "critic_learning_rate", "sigma_max", "epsilon_max", "vmin", "vmax",
+    "transport", "communication_precision",
     "eval_period", "eval_episodes", "max_seconds", "checkpoint_every", "cpu_watts", "ram_watts",
     "carbon_grams_per_kwh",
 )  # fmt: skip
