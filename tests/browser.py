@@ -51,6 +51,7 @@ class Browser:
         self.socket = websocket.create_connection(address, timeout=120, max_size=None)
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
+        self.send("Emulation.setFocusEmulationEnabled", enabled=True)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,0 +1,98 @@
+"""JupyterLab in a browser, as `make lab` opens it: Run All, the figure, another parameter, an interrupt."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from browser import Browser, executable
+from conftest import add_study
+
+from quarl_lib import processes
+
+NOTEBOOK = "[...window.jupyterapp.shell.widgets('main')].find(one => one.context?.path.endsWith('.ipynb'))"
+RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => 0, () => 0); 0"
+IDLE = f"{NOTEBOOK}.sessionContext.session.kernel.status === 'idle'"
+
+
+@pytest.fixture
+def lab(project, tmp_path):
+    """Start JupyterLab in the project with this interpreter's kernel; yields its address."""
+    executable()
+    environment = {
+        **os.environ, "PYTHONPATH": str(project), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"), "JUPYTER_DATA_DIR": str(tmp_path / "data"),
+        "QUARL_RUN_DIR": str(tmp_path / "run"),
+    }  # fmt: skip
+    call = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--notebook-dir=.",
+            "--ServerApp.port=0", "--ServerApp.token=", "--ServerApp.password=",
+            "--LabApp.expose_app_in_browser=True"]  # fmt: skip
+    with (tmp_path / "lab.log").open("wb") as log:
+        server = subprocess.Popen(call, cwd=project, env=environment, stdout=log, stderr=log)
+    try:
+        found: list[Path] = []
+
+        def up() -> bool:
+            found[:] = list((tmp_path / "runtime").glob("jpserver-*.json"))
+            return bool(found) or server.poll() is not None
+
+        assert processes.wait_until(up, 60.0), (tmp_path / "lab.log").read_text()
+        assert server.poll() is None, (tmp_path / "lab.log").read_text()
+        yield json.loads(found[0].read_text())["url"]
+    finally:
+        children = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
+        server.terminate()
+        server.wait(20)
+        for child in psutil.wait_procs(children, timeout=5)[1]:
+            child.kill()
+
+
+def open_notebook(browser: Browser, address: str, name: str) -> None:
+    browser.open(f"{address}lab/tree/notebooks/{name}?reset", width=1400, height=1000)
+    browser.wait("window.jupyterapp !== undefined")
+    browser.ask("window.jupyterapp.restored.then(() => 0)")
+    browser.wait(f"{NOTEBOOK}?.context?.isReady === true && {NOTEBOOK}.sessionContext.session?.kernel != null")
+    browser.ask(f"window.jupyterapp.shell.activateById({NOTEBOOK}.id)")
+    browser.wait(IDLE)
+
+
+def test_run_all_shows_the_figure_and_runs_again_with_another_parameter(lab, project, tmp_path):
+    with Browser() as browser:
+        open_notebook(browser, lab, "01_dice.ipynb")
+        assert browser.ask(f"{NOTEBOOK}.sessionContext.session.kernel.name") == "python3"
+        browser.ask(RUN_ALL)
+        browser.wait("document.querySelector('.jp-RenderedImage img')?.naturalWidth > 100", 90)
+        browser.wait(f"{NOTEBOOK}.content.widgets.at(-1).model.executionState !== 'running' && {IDLE}")
+        outputs = f"JSON.stringify({NOTEBOOK}.model.sharedModel.toJSON().cells.map(one => one.outputs ?? []))"
+        first = browser.ask(outputs)
+        assert "dice 2/2" in first, "progress stays readable afterwards"
+        assert "ename" not in first
+        parameters = "sides: list[int] = [20]\\nrolls: int = 50\\nbias: float = 0.0\\nseed: int = 1"
+        cell = f"{NOTEBOOK}.content.widgets.find(one => one.model.sharedModel.getSource().startsWith('sides'))"
+        browser.ask(f"{cell}.model.sharedModel.setSource('{parameters}'); 0")
+        browser.ask(RUN_ALL)
+        browser.wait(f"{outputs}.includes('<td>20</td>') && {IDLE}", 90)
+        assert processes.wait_until(lambda: (tmp_path / "run" / "finished.json").exists(), 20)
+        assert "20," in (tmp_path / "run" / "summary.csv").read_text()
+
+
+def test_interrupted_kernel_stays_usable_and_leaves_no_process(lab, project):
+    add_study(project, "waits", "import subprocess\nsubprocess.run(['sleep', '986'])")
+    with Browser() as browser:
+        open_notebook(browser, lab, "02_waits.ipynb")
+
+        def sleeping() -> list[psutil.Process]:
+            return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "986"]]
+
+        browser.ask(RUN_ALL)
+        assert processes.wait_until(lambda: bool(sleeping()), 60)
+        browser.ask(f"{NOTEBOOK}.sessionContext.session.kernel.interrupt().then(() => 0)")
+        browser.wait(IDLE)
+        assert processes.wait_until(lambda: not sleeping(), 10)
+        kernel = f"{NOTEBOOK}.sessionContext.session.kernel.requestExecute({{code: '6 * 7'}}).done"
+        assert browser.ask(f"{kernel}.then(reply => reply.content.status)") == "ok"
