@@ -13,7 +13,7 @@ import time
 import traceback
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,7 +24,7 @@ import pandas as pd
 from quarl_lib import results
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
-from quarl_lib.actorq.program import Part, Program, build
+from quarl_lib.actorq.program import Part, Program, Watcher, build
 
 TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "deaths", "stop")
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
@@ -38,18 +38,28 @@ class RunFailed(RuntimeError):
     """A part of the run failed; the text says which and why, with its traceback."""
 
 
-def run(config: Config, directory: Path, progress: results.Progress = results.no_progress) -> dict[str, pd.DataFrame]:
+def run(
+    config: Config,
+    directory: Path,
+    progress: results.Progress = results.no_progress,
+    watchers: Sequence[Watcher] = (),
+    metered: bool = True,
+) -> dict[str, pd.DataFrame]:
     """Run an ActorQ program to its end and return its tables; their rows lie in `directory/logs` from the start.
+
+    Args:
+        watchers: further processes that see every published version, as in `program.build`.
+        metered: whether energy is measured; starting the meter takes 3 s.
 
     Raises:
         RunFailed: the learner or the evaluator died, or actors died three times within a minute.
         KeyboardInterrupt: Ctrl-C; everything has ended and what was logged is on disk.
     """
     with signals_as_exceptions():
-        program = build(config, Path(directory))
+        program = build(config, Path(directory), watchers)
         warm_up()
-        with _meter(config, program.link) as read_meter:
-            supervise(program, progress, read_meter)
+        with _meter(config, program.link) if metered else contextlib.nullcontext(_nothing) as every_second:
+            supervise(program, progress, every_second)
     return {table: read(program.link.directory, table) for table in TABLES}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from quarl_lib.actorq.broadcast import SharedMemoryBroadcast
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link
 from quarl_lib.envs import control
+
+Watcher = Callable[[Config, Link, int], None]
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,12 @@ class Program:
     label: str
 
 
-def build(config: Config, directory: Path) -> Program:
+def build(config: Config, directory: Path, watchers: Sequence[Watcher] = ()) -> Program:
     """Build the parts of a run; nothing is started and no port is opened.
+
+    Args:
+        watchers: called with (config, link, subscriber's number), each in a process of its own that sees every
+            published version; they end when the run does.
 
     Raises:
         ValueError: an environment cannot be made, or no backend runs the policy at the actors' precision.
@@ -50,7 +56,8 @@ def build(config: Config, directory: Path) -> Program:
     from quarl_lib.actorq import actor, checkpoint, evaluator, learner  # a launcher need not wait for torch and Acme
 
     num_bytes = weights_bytes(config)
-    weights = SharedMemoryBroadcast(num_bytes, config.n_actors) if config.transport == "shared_memory" else None
+    readers = config.n_actors + len(watchers)
+    weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
     link = Link(directory, config.n_actors, weights)
     saved = checkpoint.latest(directory) if config.resume else None
     if saved is None:
@@ -62,6 +69,7 @@ def build(config: Config, directory: Path) -> Program:
         Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0),
         *(Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True) for i in range(config.n_actors)),
         Part("evaluator", evaluator.run, (config, link), grace_s=60.0),
+        *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
     )
     return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}")
 
