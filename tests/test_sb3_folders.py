@@ -74,6 +74,8 @@ def test_arrays_that_do_not_fit_are_a_reason(tmp_path: Path) -> None:
         load_agent(write_arrays(tmp_path, acts=["softsign", "tanh"]))
     with pytest.raises(AgentError, match=r"does not take Pendulum-v1's observations of shape \(4,\)"):
         load_agent(write_arrays(tmp_path, time_feature=True))
+    with pytest.raises(AgentError, match="a categorical policy does not act in Pendulum-v1"):
+        load_agent(write_arrays(tmp_path, kind="cat"))
     file = write_arrays(tmp_path)
     (tmp_path / "actor.npz").write_bytes((tmp_path / "actor.npz").read_bytes()[:200])
     with pytest.raises(AgentError, match="cannot be read"):

@@ -114,9 +114,7 @@ def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
     """
     if agent_file.algorithm not in ALGORITHMS:
         raise AgentError(f"algorithm {agent_file.algorithm} is none of {', '.join(ALGORITHMS)}")
-    agent = _load_arrays(agent_file) if agent_file.layout == "arrays" else _load_archive(agent_file, run_pickles)
-    _check_shapes(agent)
-    return agent
+    return _load_arrays(agent_file) if agent_file.layout == "arrays" else _load_archive(agent_file, run_pickles)
 
 
 def _algorithm(folder_name: str) -> str:
@@ -180,7 +178,7 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
         from quarl_lib.sb3.live import load_by_running_pickles  # imports Stable-Baselines3
 
         policy = load_by_running_pickles(file.path, file.algorithm, observation_space, action_space)
-    return Agent(
+    agent = Agent(
         file.algorithm,
         env_id,
         file.name,
@@ -192,6 +190,7 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
         scale_images=(archive.settings.get("policy_kwargs") or {}).get("normalize_images", True),
         warning=warning,
     )
+    return _checked(agent, action_space)
 
 
 def _normalizes_observations(config: dict[str, Any]) -> bool:
@@ -214,10 +213,11 @@ def _load_arrays(file: AgentFile) -> Agent:
     if "norm_mean" in arrays:
         normalization = Normalization(arrays["norm_mean"], arrays["norm_std"], float(arrays["norm_clip"]))
     policy = policy_from_arrays(arrays, description, action_space).eval()
-    return Agent(file.algorithm, env_id, file.name, policy, observation_space, normalization, time_feature)
+    agent = Agent(file.algorithm, env_id, file.name, policy, observation_space, normalization, time_feature)
+    return _checked(agent, action_space)
 
 
-def _check_shapes(agent: Agent) -> None:
+def _checked(agent: Agent, action_space: spaces.Space) -> Agent:
     """Feed one observation through: an agent of another version of its environment is found here."""
     example = np.asarray(agent.observation_space.sample())[None]
     try:
@@ -227,7 +227,12 @@ def _check_shapes(agent: Agent) -> None:
         raise AgentError(
             f"the policy does not take {agent.env_id}'s observations of shape {example.shape[1:]}: {error}"
         ) from error
-    space = agent.make_env().action_space
-    expected = int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))  # type: ignore[arg-type]
+    discrete = isinstance(action_space, spaces.Discrete)
+    expected = int(action_space.n) if discrete else int(np.prod(action_space.shape))  # type: ignore[attr-defined, arg-type]
     if outputs.shape != (1, expected):
         raise AgentError(f"the policy has {outputs.shape[-1]} outputs, {agent.env_id} takes {expected}")
+    if discrete != agent.policy.discrete:
+        raise AgentError(
+            f"a {agent.policy.kind} policy does not act in {agent.env_id}, whose actions are {action_space}"
+        )
+    return agent
