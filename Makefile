@@ -12,7 +12,8 @@ setup: .venv/ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
 	  { echo "QuaRL needs Python 3.11 (acme and reverb have no builds for others): install it, or call make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	@echo "setting up .venv: a few minutes, once"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	@touch $@
 
 run: setup  ## every study, then outputs/$(PRESET)/index.html; PRESET=smoke for a first look

@@ -22,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (ValueError, OSError) as error:
         print(f"quarl: {error}", file=sys.stderr)
         return REFUSED

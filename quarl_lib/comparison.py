@@ -147,7 +147,7 @@ def _html(table: pd.DataFrame) -> str:
 
 def _differences(records: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what is not the same on all sides: parameters, machine, versions, seeds."""
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for label, record in records.items():
         facts = {f"parameter {name}": value for name, value in record.get("parameters", {}).items()}
         facts |= {name.replace("_", " "): record.get(name) for name in MACHINE}

@@ -46,9 +46,9 @@ def execute(directory: Path) -> dict[str, Any]:
             argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
             self._kernel_spec = KernelSpec(argv=argv, display_name="Python 3", language="python")
 
-        async def start_kernel(self, **options: Any) -> None:
+        async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             await super().start_kernel(**options)
-            stopping.kernel = self.provisioner.pid
+            stopping.kernel = getattr(self.provisioner, "pid", None)
 
     def note_cell(cell: Any, cell_index: int) -> None:
         first = cell.source.strip().splitlines()[:1]

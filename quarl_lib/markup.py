@@ -101,7 +101,12 @@ def _draw(tex: str, prefix: str) -> str:
     for pattern, replacement in _TEX_WORDS.items():
         tex = re.sub(pattern, replacement, tex)
     buffer = io.StringIO()
-    style = {"svg.fonttype": "path", "svg.hashsalt": "quarl", "mathtext.fontset": "stix", "font.family": "STIXGeneral"}
+    style: Any = {
+        "svg.fonttype": "path",
+        "svg.hashsalt": "quarl",
+        "mathtext.fontset": "stix",
+        "font.family": "STIXGeneral",
+    }
     with mpl.rc_context(style):
         depth = mathtext.math_to_image(f"${tex}$", buffer, FontProperties(size=EQUATION_SIZE), format="svg")
     svg = re.sub(r"(?s)^.*?(?=<svg )|<metadata>.*?</metadata>|<!--.*?-->", "", buffer.getvalue())

@@ -65,7 +65,7 @@ def build(suite: Path, runs: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _part(item: Item, suite: Path, by_study: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    answers = []
+    answers: list[dict[str, Any]] = []
     for study in item.studies:
         run = by_study.get(study)
         if run is None:

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 Scalar = int | float | str | bool
-SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+SCALARS: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
 TYPES = (*SCALARS, *(f"list[{name}]" for name in ("int", "float", "str")))
 SECRET = re.compile(
     r"(^|_)(password|passwd|passphrase|secret|secrets|token|credential|credentials|apikey)($|_)"

@@ -12,6 +12,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 # Instruction sets that decide which inference kernels run, and how fast.
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8", "asimd", "asimddp")
+CORES_VARIABLE = "QUARL_CORES"  # a run's share of the cores, where several run at once
 PACKAGES = ("torch", "numpy", "stable_baselines3", "gymnasium", "dm-control", "dm-acme", "dm-reverb", "onnxruntime",
             "papermill", "codecarbon")  # fmt: skip
 
@@ -54,8 +55,10 @@ def versions() -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, which a container can make fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores this process may use: a container, or runs side by side, leave it fewer than there are."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = os.environ.get(CORES_VARIABLE, "")
+    return min(found, int(share)) if share.isdigit() and int(share) > 0 else found
 
 
 def gather() -> dict[str, object]:

@@ -21,7 +21,7 @@ import yaml
 
 from quarl_lib import outcome, processes, provenance, states
 from quarl_lib.execution import GRACE_S
-from quarl_lib.files import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_atomically
+from quarl_lib.files import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_text
 from quarl_lib.plan import Task
 
 POLL_S = 0.1
@@ -73,7 +73,7 @@ def run(tasks: Sequence[Task], options: Options | None = None, watch: Watch = la
 
 def _try_writing(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / ".writable", lambda path: path.write_text("")).unlink()
+    write_text(folder / ".writable", "").unlink()
 
 
 class _Suite:
@@ -161,8 +161,7 @@ class _Suite:
             facts = {**task.facts(), **self.provenance, "seeds": seeds, "runner": states.process_identity()}
             begin = time.time()
             states.change(task.directory, "running", **facts, attempt=attempt, started=begin)
-            dump = yaml.safe_dump(task.parameters, sort_keys=False)
-            write_atomically(task.directory / "params.yaml", lambda path, text=dump: path.write_text(text))
+            write_text(task.directory / "params.yaml", yaml.safe_dump(task.parameters, sort_keys=False))
             stopped, code = self._attend(task, claim, begin)
             found = outcome.settle(task.directory, code, stopped)
             if found.pop("kind", None) != "startup" or self.stop.is_set():
@@ -174,9 +173,13 @@ class _Suite:
 
     def _attend(self, task: Task, claim: int, begin: float) -> tuple[tuple[str, str] | None, int]:
         """Start the run's process and stay with it; return why it was stopped, if it was, and its exit code."""
-        threads = str(max(1, provenance.usable_cores() // self.options.jobs))
-        environment = {name: threads for name in THREAD_VARIABLES} | os.environ
-        environment |= {RUN_DIR_VARIABLE: str(task.directory), RUN_ID_VARIABLE: task.run_id}
+        share = str(max(1, provenance.usable_cores() // self.options.jobs))
+        environment = {name: share for name in THREAD_VARIABLES} | os.environ
+        environment |= {
+            provenance.CORES_VARIABLE: share,
+            RUN_DIR_VARIABLE: str(task.directory),
+            RUN_ID_VARIABLE: task.run_id,
+        }
         with (task.directory / "log.txt").open("wb") as log, self.starting:
             process = subprocess.Popen(
                 [sys.executable, "-m", "quarl_lib.execution", str(task.directory)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -21,10 +22,11 @@ from quarl_lib import index, plan, processes, report, runner, states
 FILES = ("run.json", "params.yaml", "notebook.ipynb", "report.html", "results.parquet", "summary.csv", "log.txt")
 # What each study's extra cell does to its run, after the parameters and before the imports.
 ENDS = {
-    "raises": "raise ValueError('no such\\nluck')",
+    "raises": "import os\nraise ValueError('no such luck with cores', os.environ['QUARL_CORES'])",
     "exits": "import sys\nsys.exit(0)",
     "os_exit": "import os\nos._exit(0)",
     "killed": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    "stubborn": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)",
     "hangs": "import subprocess, time\nsubprocess.Popen(['sleep', '987'], start_new_session=True)\ntime.sleep(600)",
 }
 
@@ -83,10 +85,11 @@ def test_good_run_is_ok_and_complete_whatever_kernel_the_notebook_names(suite):
 @pytest.mark.parametrize(
     ("study", "state", "said", "cell"),
     [
-        ("raises", "failed", "ValueError: no such", 5),
+        ("raises", "failed", "('no such luck with cores', '1')", 5),
         ("exits", "failed", "a cell ended the notebook early", 5),
         ("os_exit", "failed", "the kernel died", 5),
         ("killed", "failed", "the kernel died", 5),
+        ("stubborn", "timeout", "one cell took longer than 5 s", 5),
         ("hangs", "timeout", "one cell took longer than 5 s", 5),
     ],
 )
@@ -97,7 +100,7 @@ def test_bad_end_has_its_state_its_reason_its_notebook_and_its_report(suite, stu
     directory = folder(root, study)
     assert states.read(directory)["state"] == state
     shown = (directory / "report.html").read_text()
-    assert said in shown
+    assert said in html.unescape(shown)
     assert f"in cell {cell + 1}: {ENDS[study].splitlines()[0]}" in shown.replace("&#39;", "'")
     cells = report.notebook_cells(directory)
     assert "".join(cells[cell]["source"]) == ENDS[study]
@@ -113,7 +116,7 @@ def test_nothing_is_left_running(suite):
 def test_index_lists_every_run_with_state_and_reason(suite):
     root, records = suite
     page = (root / "smoke" / "index.html").read_text()
-    assert "6 studies: 1 ok, 4 failed, 1 timeout." in page
+    assert "7 studies: 1 ok, 4 failed, 2 timeout." in page
     assert page.count('class="badge failed"') == 4
     assert records["dice"]["key_figure"] in page
     assert re.search(r'<img loading="lazy" src="dice/[^"]+/figures/error_over_sides.png" alt="Dice: Relative', page)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeVar
 
 import torch
 
+from quarl_lib.provenance import usable_cores
 from quarl_lib.results import Progress
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_tasks(
@@ -33,7 +28,7 @@ def map_tasks(
     Torch runs on one thread: workers do not compete for cores, and small layers gain nothing from more. `function` must
     be importable by name.
     """
-    workers = min(workers or available_cores(), len(tasks))
+    workers = min(workers or usable_cores(), len(tasks))
     answers: dict[int, Answer] = {}
     if workers <= 1:
         threads = torch.get_num_threads()
