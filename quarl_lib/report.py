@@ -150,4 +150,8 @@ def _facts(record: dict[str, Any], directory: Path) -> Iterator[tuple[str, str]]
 
 def _parameters(record: dict[str, Any]) -> list[dict[str, Any]]:
     changed = record.get("changed", [])
-    return [{"name": k, "value": v, "changed": k in changed} for k, v in record.get("parameters", {}).items()]
+    return [
+        {"name": name, "value": ", ".join(map(str, value)) if isinstance(value, list) and value else value,
+         "changed": name in changed}
+        for name, value in record.get("parameters", {}).items()
+    ]  # fmt: skip

@@ -42,7 +42,9 @@ def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]
 def _spelled_out(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {item}" for name, item in value.items()) or "none"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "[]"
+    return str(value)
 
 
 def as_text(number: float) -> str:
@@ -71,7 +73,7 @@ class Run:
     def parameters(self) -> pd.DataFrame:
         """Return the config as a table with one row per parameter."""
         values = dataclasses.asdict(self.config)  # type: ignore[call-overload]
-        return pd.DataFrame({"parameter": list(values), "value": [str(v) for v in values.values()]})
+        return pd.DataFrame({"parameter": list(values), "value": [_spelled_out(v) for v in values.values()]})
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Store how far the run is, at most four times a second, and print it, more rarely in a batch."""
