@@ -124,7 +124,7 @@ def test_better_quantizers_approximate_weights_better_at_four_bits():
     layer.weight.data = torch.randn(64, 64) * torch.logspace(-2, 0, 64)[:, None]
 
     def error(name: str, **options: bool) -> float:
-        return float(((quantize_policy(layer, "int4", name, **options).weight - layer.weight) ** 2).sum())
+        return float(((quantize_policy(layer, "int4", name, **options).weight - layer.weight) ** 2).sum().detach())
 
     assert error("mse_clip") < error("standard")
     assert error("symmetric_per_channel") < error("standard") / 2

@@ -8,6 +8,7 @@ it is rounded like every other layer's.
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -16,17 +17,18 @@ from quarl_lib.quantization.calibration import LayerInput, observe_inputs
 from quarl_lib.quantization.quantizers import Quantizer, precision_bits, quantizer_named
 
 LAYERS = (nn.Linear, nn.Conv2d)
+Policy = TypeVar("Policy", bound=nn.Module)
 OBSERVATIONS = ("none", "per_feature", "per_tensor")
 
 
 def quantize_policy(
-    policy: nn.Module,
+    policy: Policy,
     precision: str,
     quantizer: str = "paper",
     per_channel: bool = False,
     observation: str = "none",
     calibration: Tensor | None = None,
-) -> nn.Module:
+) -> Policy:
     """Return a copy of `policy` that computes as if its layers ran at `precision`; the original is not touched.
 
     Linear and Conv2d layers are quantized wherever they stand. `calibration` holds observations [n, ...] of a rollout

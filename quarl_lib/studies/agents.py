@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quarl_lib.results import PROJECT, Progress
+from quarl_lib.results import PROJECT, Progress, no_progress
 from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, AgentError, AgentFile, find_agents, load_agent
 from quarl_lib.sb3.recipes import SHIPPED
 
@@ -40,7 +40,7 @@ def choose_agents(
     env_ids: Sequence[str],
     retrain: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> tuple[list[tuple[AgentFile, Agent]], list[Failure]]:
     """Load the agents of a folder ("": those in the package), filtered by name; an empty filter lets all pass.
 
@@ -74,7 +74,7 @@ def choose_agents(
 
 
 def _train(
-    folder: Path, algorithms: Sequence[str], env_ids: Sequence[str], seed: int, progress: Progress | None
+    folder: Path, algorithms: Sequence[str], env_ids: Sequence[str], seed: int, progress: Progress
 ) -> list[Failure]:
     from quarl_lib.sb3.train import train_agents  # imports Stable-Baselines3, which loading does without
 
@@ -83,8 +83,7 @@ def _train(
     else:
         shipped = [(a, e) for a, e in SHIPPED if (not algorithms or a in algorithms) and (not env_ids or e in env_ids)]
         jobs = [([algorithm], [env_id]) for algorithm, env_id in shipped]
-    options = {} if progress is None else {"progress": progress}
-    failures = [failure for names, envs in jobs for failure in train_agents(folder, names, envs, seed, **options)]
+    failures = [failure for names, envs in jobs for failure in train_agents(folder, names, envs, seed, progress)]
     return [
         Failure(
             recipe.algorithm, recipe.env_id, f"{recipe.algorithm.lower()}/{recipe.env_id}", f"not trained: {reason}"

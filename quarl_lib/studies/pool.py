@@ -43,7 +43,7 @@ def map_tasks(
     # A fork server that has imported torch once starts each worker in a fraction of a second.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", function.__module__])
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
         futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
@@ -53,3 +53,10 @@ def map_tasks(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [answers[index] for index in range(len(tasks))]
+
+
+def _begin_worker() -> None:
+    torch.set_num_threads(1)
+    # Environments write to standard output as they please (pybullet: a line for each one made); it would end up in the
+    # notebook. Errors still come out, as exceptions and on standard error.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,47 @@
+"""Tasks over processes: order, progress, errors; in one process and in two."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+
+from quarl_lib.results import no_progress
+from quarl_lib.studies.pool import map_tasks
+
+
+def slow_square(number: int) -> tuple[int, int, int]:
+    time.sleep(0.3 if number == 0 else 0.0)
+    return number**2, os.getpid(), torch.get_num_threads()
+
+
+def fail_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three is refused")
+    return number
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_answers_keep_the_order_and_progress_counts_every_task(workers):
+    seen: list[tuple[int, int, str]] = []
+    answers = map_tasks(slow_square, range(6), workers, lambda *state: seen.append(state), lambda task: f"task {task}")
+    assert [square for square, _, _ in answers] == [0, 1, 4, 9, 16, 25]
+    assert [done for done, _, _ in seen] == [1, 2, 3, 4, 5, 6]
+    assert {total for _, total, _ in seen} == {6}
+    assert {what for _, _, what in seen} == {f"task {number}" for number in range(6)}
+    assert {threads for _, _, threads in answers} == {1}
+    assert (os.getpid() in {pid for _, pid, _ in answers}) == (workers == 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_in_a_task_comes_out_as_it_is(workers):
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="three is refused"):
+        map_tasks(fail_at_three, range(6), workers, no_progress, str)
+    assert torch.get_num_threads() == before
+
+
+def test_no_task_is_no_work():
+    assert map_tasks(fail_at_three, [], 0, no_progress, str) == []
