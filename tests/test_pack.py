@@ -65,10 +65,11 @@ def test_int4_error_is_at_most_half_a_step():
 
 
 def test_first_and_last_layer_keep_eight_bits():
-    assert kinds_of(4, "int4") == ("w8a16", "w4a8", "w4a8", "w8a16")
-    assert kinds_of(1, "int2") == ("w8a16",)
-    assert kinds_of(3, "int8a16") == ("w8a16", "w8a16", "w8a16")
-    assert kinds_of(2, "fp16") == ("fp16", "fp16")
+    assert kinds_of(["relu"] * 4, "int4") == ("w8a16", "w4a8", "w4a8", "w8a16")
+    assert kinds_of(["relu", "tanh", "elu", "relu"], "int8") == ("w8a16", "w8u8", "w8a8", "w8a16")
+    assert kinds_of(["relu"], "int2") == ("w8a16",)
+    assert kinds_of(["relu"] * 3, "int8a16") == ("w8a16", "w8a16", "w8a16")
+    assert kinds_of(["relu"] * 2, "fp16") == ("fp16", "fp16")
 
 
 def test_the_size_is_the_layouts_and_small():

@@ -165,8 +165,8 @@ static PyObject *run_layer(engine *self, PyObject *args) {
     int16_t *codes_out = (int16_t *)PyBytes_AS_STRING(codes);
     for (ptrdiff_t i = 0; i < l->cols; i++) {
         const int8_t *bytes = m->codes;
-        int offset = l->kind == W8A8 ? l->zero_point + m->kernels->byte_offset : 0;
-        int is_unsigned = l->kind == W8A8 && !m->kernels->byte_offset;
+        int offset = l->kind == W8A8 ? ZERO_POINT + m->kernels->byte_offset : 0;
+        int is_unsigned = l->kind == W8U8 || (l->kind == W8A8 && !m->kernels->byte_offset);
         codes_out[i] = l->kind == W8A16 ? ((int16_t *)m->codes)[i]
                                         : (int16_t)((is_unsigned ? (uint8_t)bytes[i] : bytes[i]) - offset);
     }
@@ -182,10 +182,10 @@ done:
 
 /* Take one row of native.py's table; every section must lie in the buffer, for the kernels trust it. */
 static int read_layer(engine *self, PyObject *row, layer *l) {
-    static const int bits[NUM_KINDS] = {32, 16, 8, 8, 4, 4, 2}, step[NUM_KINDS] = {8, 8, 16, 16, 32, GROUP, 64};
+    static const int bits[NUM_KINDS] = KIND_BITS, step[NUM_KINDS] = KIND_STEP;
     int kind, activation;
     if (!PyArg_ParseTuple(row, "innnniiiidnnnnnnn", &kind, &l->rows, &l->cols, &l->rows_padded, &l->cols_padded,
-                          &activation, &l->limit, &l->zero_point, &l->layer_norm, &l->eps, &l->weights, &l->scales,
+                          &activation, &l->limit, &l->sparse, &l->layer_norm, &l->eps, &l->weights, &l->scales,
                           &l->row_sums, &l->residuals, &l->bias, &l->norm_scale, &l->norm_offset))
         return -1;
     l->kind = (enum kind)kind, l->activation = (enum activation)activation;
@@ -200,8 +200,8 @@ static int read_layer(engine *self, PyObject *row, layer *l) {
                          l->norm_scale + l->rows_padded * 4, l->norm_offset + l->rows_padded * 4};
     for (int i = 0; i < 7; i++) good = good && ends[i] >= 0 && ends[i] <= self->num_bytes && ends[i] % 64 == 0;
     if (!good) PyErr_SetString(PyExc_ValueError, "engine: a layer's table does not fit its buffer");
-    if (good && l->cols_padded > self->mlp.width) self->mlp.width = l->cols_padded;
-    if (good && l->rows_padded > self->mlp.width) self->mlp.width = l->rows_padded;
+    ptrdiff_t width = (l->cols_padded > l->rows_padded ? l->cols_padded : l->rows_padded) + LIST_ROOM;
+    if (good && width > self->mlp.width) self->mlp.width = width;
     return good ? 0 : -1;
 }
 

@@ -2,7 +2,7 @@
  *
  * All tables compute the same codes, int32 sums and, from those, the same floats bit for bit: the float code is basic
  * IEEE operations in a fixed order (compiled with -ffp-contract=off), so only fp32 and fp16 products depend on the table.
- * layout.py describes the tiles that `weights` points to; `blocks` counts a panel's blocks of 16 rows, 1 to 4.
+ * layout.py describes the tiles that `weights` points to; `blocks` counts a panel's blocks of 16 rows, 1 to 4 (to 16 of w8u8).
  */
 #ifndef QUARL_KERNELS_H
 #define QUARL_KERNELS_H
@@ -10,13 +10,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PANEL = 64, BLOCK = 16, GROUP = 128 };
-enum kind { FP32, FP16, W8A8, W8A16, W4A8, W4G128A8, W2A8, NUM_KINDS };          /* order of layout.KINDS */
+enum { PANEL = 64, TALL_PANEL = 256, BLOCK = 16, GROUP = 128 };
+enum kind { FP32, FP16, W8A8, W8A16, W4A8, W4G128A8, W2A8, W8U8, NUM_KINDS };    /* order of layout.KINDS */
 enum activation { IDENTITY, RELU, TANH, ELU, SILU, NUM_ACTIVATIONS };           /* order of spec.ACTIVATIONS */
+
+#define KIND_BITS {32, 16, 8, 8, 4, 4, 2, 8} /* of a weight; in the order of the kinds, as these steps of columns */
+#define KIND_STEP {8, 8, 16, 16, 32, GROUP, 64, 16}
 
 typedef void product_i8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums);
 typedef void product_i16(const uint8_t *weights, const int16_t *codes, ptrdiff_t steps, int blocks, int32_t *sums);
-typedef void product_f(const uint8_t *weights, const float *x, ptrdiff_t steps, int blocks, float *sums);
+/* Products of listed columns; a count is a multiple of 8, filled up with column 0 times 0. `next` is the next panel. */
+typedef void product_u8(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const uint8_t *codes,
+                        ptrdiff_t count, int blocks, int32_t *sums);
+typedef void product_f(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const float *x,
+                       ptrdiff_t count, int blocks, float *sums);
 
 typedef struct {
     const char *name;
@@ -26,8 +33,12 @@ typedef struct {
     product_i16 *w8a16; /* step: 4 columns */
     product_i8 *w4a8;   /* step: 8 columns; sums of level (0..15) * signed byte */
     product_i8 *w2a8;   /* step: 16 columns; sums of level (0..3) * signed byte */
-    product_f *fp32;    /* step: 1 column */
+    product_u8 *w8u8;   /* of a tall panel; writes sums in 64s, those past the panel's rows without meaning */
+    product_f *fp32;
     product_f *fp16;
+    /* List the columns that are not zero and their values; return their number, filled up to a multiple of 8. */
+    ptrdiff_t (*list_codes)(const uint8_t *codes, ptrdiff_t n, uint16_t *columns, uint8_t *values);
+    ptrdiff_t (*list_floats)(const float *x, ptrdiff_t n, uint16_t *columns, float *values);
 
     /* Largest |x| as bits: above 0x7f7fffff where x holds a NaN or an infinity. */
     uint32_t (*absmax_bits)(const float *x, ptrdiff_t n);

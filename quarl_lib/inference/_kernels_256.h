@@ -2,6 +2,7 @@
  *   DOT_WEIGHTS(acc, codes, w)   activation bytes by signed weight bytes, as BYTE_OFFSET says
  *   DOT_LEVELS(acc, levels, a)   levels (0..15) by signed activation bytes
  *   DOT_WORDS(acc, a, b)         signed 16-bit by signed 16-bit
+ *   ADD_COLUMNS(acc, codes, ...) four columns, bytes interleaved two by two, by four unsigned codes, times 2^COLUMN_SHIFT
  */
 #include "_kernels_float.h"
 
@@ -127,17 +128,55 @@ static void w2a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, 
     BY_BLOCKS(w2a8_of)
 }
 
-INLINE void float_of(const uint8_t *w, const float *codes, ptrdiff_t steps, float *sums, const int n,
-                     const int unroll, const int half) {
+/* Add 64 rows' sums of up to 256 listed columns, four at a time; see _kernels_avx512.c on the order of the sums. */
+INLINE void add_columns(const uint8_t *weights, ptrdiff_t rows, const uint16_t *columns, const uint8_t *codes,
+                        ptrdiff_t count, ptrdiff_t ahead, int32_t *sums) {
+    __m256i acc[8];
+    UNROLL for (int i = 0; i < 8; i++) acc[i] = _mm256_setzero_si256();
+    for (ptrdiff_t s = 0; s < count; s += 4) {
+        const uint8_t *w[4];
+        UNROLL for (int i = 0; i < 4; i++) w[i] = weights + columns[s + i] * rows;
+        if (s + 64 < ahead) UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(weights + columns[s + 64 + i] * rows);
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m256i c0 = LOAD(w[0] + 32 * h), c1 = LOAD(w[1] + 32 * h), c2 = LOAD(w[2] + 32 * h);
+            __m256i c3 = LOAD(w[3] + 32 * h), *sum = acc + 4 * h;
+            ADD_COLUMNS(sum, codes + s, _mm256_unpacklo_epi8(c0, c1), _mm256_unpackhi_epi8(c0, c1),
+                        _mm256_unpacklo_epi8(c2, c3), _mm256_unpackhi_epi8(c2, c3));
+        }
+    }
+    UNROLL for (int i = 0; i < 8; i++) acc[i] = _mm256_srai_epi32(acc[i], COLUMN_SHIFT);
+    UNROLL for (int i = 0; i < 8; i++) { /* vector i: rows 8 i to 8 i + 7, from two of the four sums of its half */
+        __m256i *sum = acc + 4 * (i / 4) + 2 * (i % 2);
+        __m256i ordered = i % 4 < 2 ? _mm256_permute2x128_si256(sum[0], sum[1], 0x20)
+                                    : _mm256_permute2x128_si256(sum[0], sum[1], 0x31);
+        _mm256_storeu_si256((void *)(sums + 8 * i), _mm256_add_epi32(LOAD(sums + 8 * i), ordered));
+    }
+}
+
+static void w8u8(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const uint8_t *codes,
+                 ptrdiff_t count, int blocks, int32_t *sums) {
+    (void)next;
+    ptrdiff_t rows = blocks * BLOCK;
+    for (ptrdiff_t first = 0; first < rows; first += 64, weights += 64, sums += 64) {
+        memset(sums, 0, 64 * sizeof *sums);
+        for (ptrdiff_t s = 0; s < count; s += 256)
+            add_columns(weights, rows, columns + s, codes + s, count - s < 256 ? count - s : 256, count - s, sums);
+    }
+}
+
+INLINE void float_of(const uint8_t *w, const uint8_t *next, const uint16_t *columns, const float *x, ptrdiff_t count,
+                     float *sums, const int n, const int unroll, const int bytes) {
     __m256 acc[8];
     UNROLL for (int i = 0; i < n * unroll; i++) acc[i] = _mm256_setzero_ps();
-    for (ptrdiff_t s = 0; s < steps; s += unroll, codes += unroll)
+    for (ptrdiff_t s = 0; s < count; s += unroll)
         UNROLL for (int u = 0; u < unroll; u++) {
-            __m256 x = _mm256_set1_ps(codes[u]);
-            UNROLL for (int v = 0; v < n; v++, w += half ? 16 : 32) {
-                if (v % (half ? 4 : 2) == 0) PREFETCH(w);
-                __m256 t = half ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)w)) : _mm256_loadu_ps((const void *)w);
-                acc[u * n + v] = _mm256_fmadd_ps(t, x, acc[u * n + v]);
+            const uint8_t *column = w + (ptrdiff_t)columns[s + u] * (n * 8 * bytes);
+            prefetch_columns(w, next, columns, s + u, count, n * 8 * bytes, 1);
+            __m256 factor = _mm256_set1_ps(x[s + u]);
+            UNROLL for (int v = 0; v < n; v++) {
+                const void *p = column + v * 8 * bytes;
+                __m256 t = bytes == 2 ? _mm256_cvtph_ps(_mm_loadu_si128(p)) : _mm256_loadu_ps(p);
+                acc[u * n + v] = _mm256_fmadd_ps(t, factor, acc[u * n + v]);
             }
         }
     UNROLL for (int v = 0; v < n; v++) {
@@ -146,15 +185,22 @@ INLINE void float_of(const uint8_t *w, const float *codes, ptrdiff_t steps, floa
     }
 }
 
-#define FP32_OF(w, x, n, y, vectors, unroll) float_of(w, x, n, y, vectors, unroll, 0)
-#define FP16_OF(w, x, n, y, vectors, unroll) float_of(w, x, n, y, vectors, unroll, 1)
+#define FLOAT_BY_BLOCKS(bytes)                                                                                  \
+    switch (blocks) {                                                                                           \
+    case 4: float_of(weights, next, columns, x, count, sums, 8, 1, bytes); break;                                      \
+    case 3: float_of(weights, next, columns, x, count, sums, 6, 1, bytes); break;                                      \
+    case 2: float_of(weights, next, columns, x, count, sums, 4, 2, bytes); break;                                      \
+    default: float_of(weights, next, columns, x, count, sums, 2, 4, bytes);                                            \
+    }
 
-static void fp32(const uint8_t *weights, const float *codes, ptrdiff_t steps, int blocks, float *sums) {
-    BY_BLOCKS(FP32_OF)
+static void fp32(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const float *x, ptrdiff_t count,
+                 int blocks, float *sums) {
+    FLOAT_BY_BLOCKS(4)
 }
 
-static void fp16(const uint8_t *weights, const float *codes, ptrdiff_t steps, int blocks, float *sums) {
-    BY_BLOCKS(FP16_OF)
+static void fp16(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const float *x, ptrdiff_t count,
+                 int blocks, float *sums) {
+    FLOAT_BY_BLOCKS(2)
 }
 
 static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {

@@ -9,6 +9,9 @@
 #include "_kernels.h"
 
 #define TINY 7.888609052210118e-31f /* 2^-100: below it a tensor counts as zero, so that limit / absmax is finite */
+#ifndef PREFETCH_BYTES
+#define PREFETCH_BYTES 8192
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
 /* Half to even for |v| < 2^22: in [2^23, 2^24) floats are integers. */
@@ -44,6 +47,44 @@ static int32_t quantize16(const float *x, ptrdiff_t n, float inverse, int16_t *c
     }
     return sum;
 }
+
+/* Fill a list up to a multiple of 8 with column 0 times 0. */
+#define FILL_UP(count, columns, values)                                                                        \
+    for (; (count) % 8; (count)++) (columns)[count] = 0, (values)[count] = 0
+
+/* Prefetch `n` listed columns of `size` bytes from some way ahead, on into the next panel. */
+INLINE void prefetch_columns(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, ptrdiff_t at,
+                             ptrdiff_t count, ptrdiff_t size, const int n) {
+    at += (PREFETCH_BYTES / size) & ~(ptrdiff_t)7;
+    if (at >= count) at -= count, weights = next;
+    if (at >= count) return;
+    for (int i = 0; i < n; i++)
+        for (ptrdiff_t line = 0; line < size; line += 64) __builtin_prefetch(weights + columns[at + i] * size + line);
+}
+
+#ifndef HAS_LISTS
+static ptrdiff_t list_codes(const uint8_t *codes, ptrdiff_t n, uint16_t *columns, uint8_t *values) {
+    ptrdiff_t count = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        columns[count] = (uint16_t)i;
+        values[count] = codes[i];
+        count += codes[i] != 0;
+    }
+    FILL_UP(count, columns, values);
+    return count;
+}
+
+static ptrdiff_t list_floats(const float *x, ptrdiff_t n, uint16_t *columns, float *values) {
+    ptrdiff_t count = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        columns[count] = (uint16_t)i;
+        values[count] = x[i];
+        count += x[i] != 0.0f;
+    }
+    FILL_UP(count, columns, values);
+    return count;
+}
+#endif
 
 static void scale_sums(const int32_t *restrict sums, const float *restrict scales, const float *restrict residuals,
                        const float *restrict bias, float code_sum, float activation_scale, ptrdiff_t n,
@@ -205,7 +246,9 @@ static uint16_t to_half(float value) { /* round half to even, subnormals include
 
 static void store_row(enum kind kind, const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t stride, uint8_t *tile) {
     uint32_t a, b, c, d;
-    if (kind == W8A8 || kind == W8A16)
+    if (kind == W8U8)
+        for (ptrdiff_t i = 0; i < cols_padded; i++) tile[i * stride] = codes[i];
+    else if (kind == W8A8 || kind == W8A16)
         for (ptrdiff_t i = 0; i < cols_padded; i += 4, tile += stride) memcpy(tile, codes + i, 4);
     else if (kind == W2A8)
         for (ptrdiff_t i = 0; i < cols_padded; i += 16, tile += stride) {
@@ -257,7 +300,7 @@ static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t row
         for (ptrdiff_t start = 0, g = 0; start < cols_padded; start += group, g++) {
             ptrdiff_t n = start + group < cols ? group : cols - start;
             float scale = 0.0f;
-            if (r < rows && (kind == W8A8 || kind == W8A16)) {
+            if (r < rows && (kind == W8A8 || kind == W8A16 || kind == W8U8)) {
                 scale = quantize_row(row, n, codes, rests, &sum);
                 residual = lane_sum(rests, cols_padded) * scale;
             } else if (r < rows) {
@@ -268,7 +311,8 @@ static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t row
         }
         residuals[r] = residual / (float)cols;
         if (row_sums) row_sums[r] = sum;
-        store_row(kind, codes, cols_padded, padded_rows * 4, tiles + r * 4);
+        ptrdiff_t bytes = kind == W8U8 ? 1 : 4;
+        store_row(kind, codes, cols_padded, padded_rows * bytes, tiles + r * bytes);
     }
     return -1;
 }
@@ -290,7 +334,7 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
 
 #define KERNELS(isa, signed_offset, read_lines)                                                                \
     {.name = isa, .byte_offset = signed_offset, .w8a8 = w8a8, .w8a16 = w8a16, .w4a8 = w4a8, .w2a8 = w2a8,         \
-     .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
+     .w8u8 = w8u8, .list_codes = list_codes, .list_floats = list_floats, .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
      .scale_sums = scale_sums, .add_group = add_group, .scale_total = scale_total, .layer_norm = layer_norm,      \
      .activate = activate, .normalize = normalize, .encode_panel = encode_panel, .checksum = checksum,            \
      .read = read_lines}

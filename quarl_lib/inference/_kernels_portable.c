@@ -37,15 +37,26 @@ static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int bl
                            (w[j] >> 6) * a[12 + j];
 }
 
-static void fp32(const uint8_t *restrict weights, const float *restrict x, ptrdiff_t steps, int blocks, float *restrict sums) {
+static void w8u8(const uint8_t *restrict weights, const uint8_t *next, const uint16_t *columns, const uint8_t *codes,
+                 ptrdiff_t count, int blocks, int32_t *restrict sums) {
+    (void)next;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
-    for (ptrdiff_t s = 0; s < steps; s++, weights += rows * 4)
-        for (int r = 0; r < rows; r++) {
-            float w;
-            memcpy(&w, weights + r * 4, 4);
-            sums[r] += w * x[s];
-        }
+    for (ptrdiff_t s = 0; s < count; s++) {
+        const int8_t *w = (const int8_t *)weights + (ptrdiff_t)columns[s] * rows;
+        for (int r = 0; r < rows; r++) sums[r] += w[r] * codes[s];
+    }
+}
+
+static void fp32(const uint8_t *restrict weights, const uint8_t *next, const uint16_t *columns, const float *restrict x,
+                 ptrdiff_t count, int blocks, float *restrict sums) {
+    (void)next;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < count; s++) {
+        const float *w = (const float *)weights + (ptrdiff_t)columns[s] * rows;
+        for (int r = 0; r < rows; r++) sums[r] += w[r] * x[s];
+    }
 }
 
 static float from_half(uint16_t half) {
@@ -59,15 +70,15 @@ static float from_half(uint16_t half) {
     return value;
 }
 
-static void fp16(const uint8_t *restrict weights, const float *restrict x, ptrdiff_t steps, int blocks, float *restrict sums) {
+static void fp16(const uint8_t *restrict weights, const uint8_t *next, const uint16_t *columns, const float *restrict x,
+                 ptrdiff_t count, int blocks, float *restrict sums) {
+    (void)next;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
-    for (ptrdiff_t s = 0; s < steps; s++, weights += rows * 2)
-        for (int r = 0; r < rows; r++) {
-            uint16_t w;
-            memcpy(&w, weights + r * 2, 2);
-            sums[r] += from_half(w) * x[s];
-        }
+    for (ptrdiff_t s = 0; s < count; s++) {
+        const uint16_t *w = (const uint16_t *)weights + (ptrdiff_t)columns[s] * rows;
+        for (int r = 0; r < rows; r++) sums[r] += from_half(w[r]) * x[s];
+    }
 }
 
 static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {

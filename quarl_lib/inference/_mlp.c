@@ -8,27 +8,37 @@
 #define TINY 7.888609052210118e-31f /* as in _kernels_float.h */
 #define FINITE_BITS 0x7f7fffffu
 
-static int8_t *bytes_of(const mlp *m, int i) { return (int8_t *)m->codes + (ptrdiff_t)i * m->width * 2; }
+/* Rows of scratch, one for each observation of a batch; the engine makes `width` wide enough for every layer. */
+static int8_t *bytes_of(const mlp *m, int i) { return (int8_t *)m->codes + (ptrdiff_t)i * m->width * 4; }
+static float *values_of(const mlp *m, int i) { return m->values + (ptrdiff_t)i * m->width; }
+static uint16_t *columns_of(const mlp *m, int i) { return m->columns + (ptrdiff_t)i * m->width * 2; }
 
-static void *aligned(size_t size) { return aligned_alloc(64, (size + 63) & ~(size_t)63); }
+static void *zeroed(size_t size) {
+    void *memory = aligned_alloc(64, (size + 63) & ~(size_t)63);
+    if (memory) memset(memory, 0, size);
+    return memory;
+}
+
+static void free_scratch(mlp *m) { free(m->x), free(m->y), free(m->codes), free(m->values), free(m->columns); }
 
 int mlp_reserve(mlp *m, int batch) {
     if (batch <= m->batch) return 1;
-    size_t row = (size_t)m->width * (size_t)batch;
-    float *x = aligned(row * 4), *y = aligned(row * 4);
-    void *codes = aligned(row * 2);
-    if (!x || !y || !codes) {
-        free(x), free(y), free(codes);
+    mlp grown = *m;
+    size_t row = (size_t)m->width * (size_t)batch * 4;
+    grown.x = zeroed(row), grown.y = zeroed(row), grown.codes = zeroed(row), grown.values = zeroed(row);
+    grown.columns = zeroed(row);
+    if (!grown.x || !grown.y || !grown.codes || !grown.values || !grown.columns) {
+        free_scratch(&grown);
         return 0;
     }
-    memset(x, 0, row * 4), memset(y, 0, row * 4), memset(codes, 0, row * 2);
-    free(m->x), free(m->y), free(m->codes);
-    m->x = x, m->y = y, m->codes = codes, m->batch = batch;
+    free_scratch(m);
+    *m = grown;
+    m->batch = batch;
     return 1;
 }
 
 void mlp_free(mlp *m) {
-    free(m->x), free(m->y), free(m->codes);
+    free_scratch(m);
     free(m->low), free(m->high), free(m->middle), free(m->half_width);
 }
 
@@ -58,10 +68,24 @@ static int quantize_input(mlp *m, const layer *l, int index, int i, bad_value *b
         memset((int16_t *)codes + l->cols, 0, (size_t)(l->cols_padded - l->cols) * 2);
         return 1;
     }
-    int offset = l->kind == W8A8 ? l->zero_point + k->byte_offset : 0;
+    int offset = l->kind == W8A8 ? ZERO_POINT + k->byte_offset : 0;
     m->code_sum[i] = k->quantize8(x, l->cols, inverse, offset, (uint8_t *)codes);
     memset(codes + l->cols, 0, (size_t)(l->cols_padded - l->cols)); /* meets zero weights, or a level times 0 */
+    if (l->kind == W8U8)
+        m->count[i] = k->list_codes((uint8_t *)codes, l->cols, columns_of(m, i), (uint8_t *)values_of(m, i));
     return 1;
+}
+
+static void list_input(mlp *m, const layer *l, int i) {
+    float *x = row_of(m, m->x, i), *values = values_of(m, i);
+    uint16_t *columns = columns_of(m, i);
+    if (l->sparse) {
+        m->count[i] = m->kernels->list_floats(x, l->cols, columns, values);
+        return;
+    }
+    for (ptrdiff_t c = 0; c < l->cols; c++) columns[c] = (uint16_t)c, values[c] = x[c];
+    for (ptrdiff_t c = l->cols; c < l->cols_padded; c++) columns[c] = 0, values[c] = 0.0f;
+    m->count[i] = l->cols_padded;
 }
 
 /* Multiply one panel of `blocks` blocks by row `i`'s codes and scale the sums into y. */
@@ -72,11 +96,10 @@ static void multiply(mlp *m, const layer *l, ptrdiff_t first_row, int blocks, in
     const float *residuals = (const float *)(data + l->residuals) + first_row;
     const float *bias = (const float *)(data + l->bias) + first_row;
     float code_sum = (float)m->code_sum[i], activation_scale = m->activation_scale[i];
-    ptrdiff_t rows = (ptrdiff_t)blocks * BLOCK, bytes_per_row = l->kind == W8A8 || l->kind == W8A16 ? l->cols_padded
-                                                                : l->kind == W2A8               ? l->cols_padded / 4
-                                                                                                : l->cols_padded / 2;
-    const uint8_t *weights = data + l->weights + first_row * bytes_per_row;
-    int32_t sums[PANEL];
+    static const int bits[NUM_KINDS] = KIND_BITS;
+    ptrdiff_t rows = (ptrdiff_t)blocks * BLOCK;
+    const uint8_t *weights = data + l->weights + first_row * l->cols_padded * bits[l->kind] / 8;
+    int32_t sums[TALL_PANEL];
     if (l->kind == W4G128A8) {
         ptrdiff_t groups = l->cols_padded / GROUP;
         const float *scales = (const float *)(data + l->scales) + first_row * groups;
@@ -91,11 +114,13 @@ static void multiply(mlp *m, const layer *l, ptrdiff_t first_row, int blocks, in
         k->scale_total(total, residuals, bias, code_sum, activation_scale, rows, y);
         return;
     }
-    if (l->kind == W8A16) {
+    if (l->kind == W8U8) {
+        k->w8u8(weights, weights + rows * l->cols_padded, columns_of(m, i), (uint8_t *)values_of(m, i), m->count[i], blocks, sums);
+    } else if (l->kind == W8A16) {
         k->w8a16(weights, (const int16_t *)codes, l->cols_padded / 4, blocks, sums);
     } else if (l->kind == W8A8) {
         const int32_t *row_sums = (const int32_t *)(data + l->row_sums) + first_row;
-        int32_t shift = l->zero_point + k->byte_offset;
+        int32_t shift = ZERO_POINT + k->byte_offset;
         k->w8a8(weights, codes, l->cols_padded / 4, blocks, sums);
         if (shift)
             for (ptrdiff_t r = 0; r < rows; r++) sums[r] -= shift * row_sums[r];
@@ -112,10 +137,12 @@ static void multiply(mlp *m, const layer *l, ptrdiff_t first_row, int blocks, in
     k->scale_sums(sums, scales, residuals, bias, code_sum, activation_scale, rows, y);
 }
 
-static void multiply_float(mlp *m, const layer *l, ptrdiff_t first_row, int blocks, const float *x, float *y) {
+static void multiply_float(mlp *m, const layer *l, ptrdiff_t first_row, int blocks, int i, float *y) {
     const float *bias = (const float *)(m->data + l->bias) + first_row;
     const uint8_t *weights = m->data + l->weights + first_row * l->cols_padded * (l->kind == FP16 ? 2 : 4);
-    (l->kind == FP16 ? m->kernels->fp16 : m->kernels->fp32)(weights, x, l->cols_padded, blocks, y);
+    product_f *product = l->kind == FP16 ? m->kernels->fp16 : m->kernels->fp32;
+    const uint8_t *next = weights + (ptrdiff_t)blocks * BLOCK * l->cols_padded * (l->kind == FP16 ? 2 : 4);
+    product(weights, next, columns_of(m, i), values_of(m, i), m->count[i], blocks, y);
     for (int r = 0; r < blocks * BLOCK; r++) y[r] += bias[r];
 }
 
@@ -133,19 +160,20 @@ int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad) {
     int quantized = l->kind != FP32 && l->kind != FP16;
     for (int i = 0; i < n; i++) {
         if (quantized && !quantize_input(m, l, index, i, bad)) return 0;
-        if (!quantized) memset(row_of(m, m->x, i) + l->cols, 0, (size_t)(l->cols_padded - l->cols) * 4);
+        if (!quantized) list_input(m, l, i);
     }
     /* A panel's weights stay in the second-level cache while every observation of the batch passes them. */
-    for (ptrdiff_t first = 0; first < l->rows_padded; first += PANEL) {
+    ptrdiff_t panel = l->kind == W8U8 ? TALL_PANEL : PANEL;
+    for (ptrdiff_t first = 0; first < l->rows_padded; first += panel) {
         ptrdiff_t rest = l->rows_padded - first;
-        int blocks = rest < PANEL ? (int)(rest / BLOCK) : PANEL / BLOCK;
+        int blocks = (int)((rest < panel ? rest : panel) / BLOCK);
         for (int i = 0; i < n; i++) {
             float *y = row_of(m, m->y, i) + first;
             if (l->kind == W4G128A8 && (first == 0 || n > 1)) sum_groups(m, l, i);
             if (quantized)
                 multiply(m, l, first, blocks, i, y, sums);
             else
-                multiply_float(m, l, first, blocks, row_of(m, m->x, i), y);
+                multiply_float(m, l, first, blocks, i, y);
         }
     }
     for (int i = 0; i < n; i++) {

@@ -5,14 +5,14 @@
 #include "_kernels.h"
 
 enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
-enum { MAX_FEATURES = 65536, MAX_LAYERS = 64, MAX_BATCH = 32 };
+enum { MAX_FEATURES = 65536, MAX_LAYERS = 64, MAX_BATCH = 32, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
 
 typedef struct {
     enum kind kind;
     enum activation activation;
     ptrdiff_t rows, cols, rows_padded, cols_padded;
     int limit;      /* largest activation code */
-    int zero_point; /* of w8a8 activation bytes: 0 behind a ReLU (codes 0..255), else 128 (codes -127..127) */
+    int sparse;     /* inputs come from a ReLU: those that are zero are left out where the layout allows it */
     int layer_norm;
     double eps;
     ptrdiff_t weights, scales, row_sums, residuals, bias, norm_scale, norm_offset; /* offsets; 0 for none */
@@ -33,6 +33,9 @@ typedef struct {
     int batch;           /* rows of scratch */
     float *x, *y;
     void *codes; /* bytes or int16 */
+    uint16_t *columns; /* of a w8u8, fp32 or fp16 layer: the listed columns, their values (bytes or floats) */
+    float *values;
+    ptrdiff_t count[MAX_BATCH];
     int32_t group_sums[MAX_FEATURES / GROUP];
     int32_t code_sum[MAX_BATCH];
     float activation_scale[MAX_BATCH];

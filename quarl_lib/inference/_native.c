@@ -27,11 +27,12 @@ static int get_buffer(PyObject *object, Py_buffer *view, int flags, Py_ssize_t s
 static ptrdiff_t encode_layer(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
                               float *residuals, float *scratch) {
-    static const int bits[NUM_KINDS] = {32, 16, 8, 8, 4, 4, 2};
+    static const int bits[NUM_KINDS] = KIND_BITS;
     const kernels *k = best_kernels;
     ptrdiff_t groups = kind == W4G128A8 ? cols_padded / GROUP : 1;
-    for (ptrdiff_t first = 0; first < rows; first += PANEL) {
-        ptrdiff_t n = rows - first < PANEL ? rows - first : PANEL;
+    ptrdiff_t panel = kind == W8U8 ? TALL_PANEL : PANEL;
+    for (ptrdiff_t first = 0; first < rows; first += panel) {
+        ptrdiff_t n = rows - first < panel ? rows - first : panel;
         ptrdiff_t bad = k->encode_panel(kind, weight + first * cols, n, cols, (int)((n + BLOCK - 1) / BLOCK), cols_padded,
                                         tiles + first * cols_padded * bits[kind] / 8, scales ? scales + first * groups : NULL,
                                         row_sums ? row_sums + first : NULL, residuals ? residuals + first : NULL, scratch);
@@ -50,7 +51,7 @@ static PyObject *encode(PyObject *module, PyObject *args) {
     Py_ssize_t rows, cols, cols_padded;
     PyObject *objects[5];
     static const char *const names[5] = {"weight", "tiles", "scales", "row_sums", "residuals"};
-    static const int bits[NUM_KINDS] = {32, 16, 8, 8, 4, 4, 2};
+    static const int bits[NUM_KINDS] = KIND_BITS;
     if (!PyArg_ParseTuple(args, "iOnnnOOOO:encode", &kind, &objects[0], &rows, &cols, &cols_padded, &objects[1],
                           &objects[2], &objects[3], &objects[4]))
         return NULL;

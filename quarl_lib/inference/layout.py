@@ -4,11 +4,12 @@
     payload  sections, each at a multiple of 64 bytes: the observation's mean and inverse std, log std, then per layer
              weights, scales, row sums, residuals, bias, LayerNorm's scale and offset; absent ones take no space
 
-A layer's rows (outputs) are padded to 16 and cut into panels of 64; its columns (inputs) are padded to the kernel's
+A layer's rows (outputs) are padded to 16 and cut into panels of 64 (w8u8: 256); its columns (inputs) are padded to the kernel's
 step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it from
 front to back and the lanes of a vector are rows:
 
     w8   [panel][column / 4][row][4 codes]      code -127..127, weight = code * scale
+    w8u8 [panel][column][row]                   the same codes; a column lies together, so that it can be left out
     w4   [panel][column / 8][row][4 bytes]      byte j: columns j (low nibble) and 4 + j; weight = (2 code - 15) * scale
     w2   [panel][column / 16][row][4 bytes]     byte j: columns j, 4 + j, 8 + j, 12 + j; weight = (2 code - 3) * scale
     fp   [panel][column][row]                   float32 or float16
@@ -21,13 +22,17 @@ What rounding left of a row, on average per column, is its residual. A kernel ad
 and so takes back the part of the error that all activations share: a fifth of it behind a ReLU, at one operation a row.
 
 Activations are quantized per call, symmetric, with one scale: code = round half to even(x * (limit / absmax)), scale =
-absmax / limit. The limit is 127 (w4a8, w2a8, w8a8), 255 for w8a8 behind a ReLU, and for w8a16 the largest that keeps
-int32 sums from overflowing. output = (sum * scale + code_sum * residual) * activation_scale + bias, in float32.
+absmax / limit. The limit is 127 (w8a8, w4a8, w2a8), 255 for w8u8, and for w8a16 the largest that keeps int32 sums from
+overflowing. output = (sum * scale + code_sum * residual) * activation_scale + bias, in float32.
+
+Behind a ReLU w8a8 becomes w8u8: codes are 0..255, and the columns of those that are 0, half of them as a rule, are not
+even read. fp32 and fp16 leave them out as well.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -38,16 +43,16 @@ from quarl_lib.inference.spec import ACTIVATIONS, PRECISIONS, PolicySpec
 
 MAGIC = b"QUARLPK\0"
 LAYOUT_VERSION = 1
-PANEL, BLOCK, GROUP, ALIGN = 64, 16, 128, 64
+PANEL, TALL_PANEL, BLOCK, GROUP, ALIGN = 64, 256, 16, 128, 64
 # magic, layout version, precision, spec fingerprint, total bytes, weights version, layers, header bytes,
 # payload checksum, header checksum (of the header with this field 0)
 HEADER = struct.Struct("<8sIIQQqIIQQ")
 # in, out, kernel kind, activation (bit 8: LayerNorm), offsets of weights, scales, row sums, residuals, bias, norm scale
 RECORD = struct.Struct("<IIIIQQQQQQ")
 
-KINDS = ("fp32", "fp16", "w8a8", "w8a16", "w4a8", "w4g128a8", "w2a8")
-COLUMN_STEP = {"fp32": 8, "fp16": 8, "w8a8": 16, "w8a16": 16, "w4a8": 32, "w4g128a8": GROUP, "w2a8": 64}
-BITS = {"fp32": 32, "fp16": 16, "w8a8": 8, "w8a16": 8, "w4a8": 4, "w4g128a8": 4, "w2a8": 2}
+KINDS = ("fp32", "fp16", "w8a8", "w8a16", "w4a8", "w4g128a8", "w2a8", "w8u8")
+COLUMN_STEP = {"fp32": 8, "fp16": 8, "w8a8": 16, "w8a16": 16, "w4a8": 32, "w4g128a8": GROUP, "w2a8": 64, "w8u8": 16}
+BITS = {"fp32": 32, "fp16": 16, "w8a8": 8, "w8a16": 8, "w4a8": 4, "w4g128a8": 4, "w2a8": 2, "w8u8": 8}
 _MIDDLE_KIND = {
     "fp32": "fp32", "fp16": "fp16", "int8": "w8a8", "int8a16": "w8a16",
     "int4": "w4a8", "int4g128": "w4g128a8", "int2": "w2a8",
@@ -99,25 +104,21 @@ class Layout:
     num_bytes: int
 
 
-def kinds_of(num_layers: int, precision: str) -> tuple[str, ...]:
-    """Return each layer's kernel kind, first to last."""
-    kinds = [_MIDDLE_KIND[precision]] * num_layers
+def kinds_of(activations: Sequence[str], precision: str) -> tuple[str, ...]:
+    """Return each layer's kernel kind, first to last, from the layers' activations."""
+    kinds = [_MIDDLE_KIND[precision]] * len(activations)
+    if precision == "int8":
+        kinds = ["w8u8" if before == "relu" else "w8a8" for before in ("", *activations[:-1])]
     if precision.startswith("int"):
         kinds[0] = kinds[-1] = "w8a16"
     return tuple(kinds)
 
 
-def activation_limit(kind: str, cols_padded: int, unsigned: bool) -> int:
+def activation_limit(kind: str, cols_padded: int) -> int:
     """Return the largest activation code; with 16 bits only so large that an int32 sum cannot overflow."""
     if kind == "w8a16":
         return min(32767, (2**31 - 1) // (127 * cols_padded))
-    return 255 if kind == "w8a8" and unsigned else 127
-
-
-def unsigned_inputs(spec: PolicySpec) -> tuple[bool, ...]:
-    """Tell for each linear layer whether its inputs cannot be negative (they come from a ReLU)."""
-    first = bool(spec.conv) and spec.conv[-1].activation == "relu"
-    return (first, *(layer.activation == "relu" for layer in spec.layers[:-1]))
+    return 255 if kind == "w8u8" else 127
 
 
 class _Cursor:
@@ -148,7 +149,8 @@ def layout_of(spec: PolicySpec, precision: str) -> Layout:
     shapes = [(c.out_channels, c.in_channels * c.kernel**2, c.activation, False) for c in spec.conv]
     shapes += [(i.out_features, i.in_features, i.activation, i.layer_norm) for i in spec.layers]
     layouts, records = [], []
-    for kind, (rows, cols, activation, layer_norm) in zip(kinds_of(num_layers, precision), shapes, strict=True):
+    kinds = kinds_of([activation for _, _, activation, _ in shapes], precision)
+    for kind, (rows, cols, activation, layer_norm) in zip(kinds, shapes, strict=True):
         layout = _layer(cursor, kind, rows, cols, layer_norm)
         layouts.append(layout)
         sections = (

@@ -11,7 +11,7 @@ import numpy as np
 from quarl_lib.inference import extension
 from quarl_lib.inference.engines import Engine
 from quarl_lib.inference.heads import middle_and_half_width
-from quarl_lib.inference.layout import KINDS, Section, activation_limit, layout_of, unsigned_inputs
+from quarl_lib.inference.layout import KINDS, Section, activation_limit, layout_of
 from quarl_lib.inference.pack import aligned_empty, check_buffer
 from quarl_lib.inference.reference import check_observation
 from quarl_lib.inference.spec import ACTIVATIONS, HEADS, PolicySpec
@@ -34,16 +34,17 @@ def create(spec: PolicySpec, precision: str, seed: int = 0, isa: str | None = No
     """Return a native engine; `isa` (else QUARL_NATIVE_ISA, else the CPU's best) picks its kernels."""
     layout = layout_of(spec, precision)
     rows = []
-    for layer, part, unsigned in zip(spec.layers, layout.layers, unsigned_inputs(spec), strict=True):
+    inputs_from = ("", *(layer.activation for layer in spec.layers))
+    for layer, part, inputs in zip(spec.layers, layout.layers, inputs_from, strict=False):
         sections = (
             part.weights, part.scales, part.row_sums, part.residuals, part.bias, part.norm_scale, part.norm_offset,
         )  # fmt: skip
-        limit = activation_limit(part.kind, part.cols_padded, unsigned)
+        limit = activation_limit(part.kind, part.cols_padded)
         rows.append(
             (
                 KINDS.index(part.kind), part.rows, part.cols, part.rows_padded, part.cols_padded,
-                ACTIVATIONS.index(layer.activation), limit, 0 if limit == 255 else 128,
-                int(layer.layer_norm), layer.layer_norm_eps, *map(_offset, sections),
+                ACTIVATIONS.index(layer.activation), limit, int(inputs == "relu"), int(layer.layer_norm),
+                layer.layer_norm_eps, *map(_offset, sections),
             )
         )  # fmt: skip
     bounds = (spec.head.low, spec.head.high, *middle_and_half_width(spec)) if spec.head.low else ()

@@ -6,7 +6,7 @@ import numpy as np
 
 from quarl_lib.inference import tiles
 from quarl_lib.inference.heads import ActionHead
-from quarl_lib.inference.layout import GROUP, LayerLayout, activation_limit, layout_of, unsigned_inputs
+from quarl_lib.inference.layout import GROUP, LayerLayout, activation_limit, layout_of
 from quarl_lib.inference.pack import as_bytes, check_buffer, read_version
 from quarl_lib.inference.spec import Layer, PolicySpec
 
@@ -36,10 +36,7 @@ class NumpyEngine:
         self.weights_version = -1
         self._layout = layout_of(spec, precision)
         self._head = ActionHead(spec, seed)
-        self._limits = [
-            activation_limit(layer.kind, layer.cols_padded, unsigned)
-            for layer, unsigned in zip(self._layout.layers, unsigned_inputs(spec), strict=True)
-        ]
+        self._limits = [activation_limit(layer.kind, layer.cols_padded) for layer in self._layout.layers]
 
     def load(self, buffer: object, *, copy: bool = False, verify: bool | None = None) -> None:
         """Decode the weights of `buffer`; see `Engine.load`. The decoded copy makes `copy` meaningless here."""

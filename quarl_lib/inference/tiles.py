@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quarl_lib.inference.layout import GROUP, PANEL, LayerLayout
+from quarl_lib.inference.layout import GROUP, PANEL, TALL_PANEL, LayerLayout
 
 TINY = np.float32(2.0**-100)  # a row whose absmax is below this counts as zero
 _LEVELS = {"w4a8": 16, "w4g128a8": 16, "w2a8": 4}
@@ -18,11 +18,14 @@ def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, .
         with np.errstate(over="ignore"):
             values = padded.astype(np.float16 if layer.kind == "fp16" else np.float32)
         return _by_panel([panel.T for panel in _panels(values)]), None, None, None
-    if layer.kind in ("w8a8", "w8a16"):
+    if layer.kind.startswith("w8"):
         scales, codes, rests = _quantize_rows(padded)
         sums = codes.sum(axis=1, dtype=np.int32) if layer.row_sums else None
         residuals = _lane_sums(rests) * scales / np.float32(layer.cols)
-        return _by_panel([_interleave(panel, 1) for panel in _panels(codes)]), scales, sums, residuals
+        columns = layer.kind == "w8u8"
+        panels = _panels(codes, TALL_PANEL if columns else PANEL)
+        tiles = [panel.T if columns else _interleave(panel, 1) for panel in panels]
+        return _by_panel(tiles), scales, sums, residuals
     grouped = padded.reshape(layer.rows_padded, -1, GROUP if layer.kind == "w4g128a8" else layer.cols_padded)
     scales, codes, rests = _quantize_half_steps(grouped, _LEVELS[layer.kind])
     codes, rests = codes.reshape(padded.shape), rests.reshape(padded.shape)
@@ -39,13 +42,9 @@ def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, .
 
 def decode(layer: LayerLayout, tiles: np.ndarray) -> np.ndarray:
     """Return the float32 [out, in] matrix of values before scaling (integers where the layer is quantized)."""
-    num_panels = -(-layer.rows_padded // PANEL)
-    panels = []
-    for p in range(num_panels):
-        rows = min(PANEL, layer.rows_padded - p * PANEL)
-        per_row = len(tiles) // layer.rows_padded
-        panel = tiles[p * PANEL * per_row : p * PANEL * per_row + rows * per_row]
-        panels.append(_decode_panel(layer, panel, rows))
+    height = TALL_PANEL if layer.kind == "w8u8" else PANEL
+    by_row = tiles.reshape(layer.rows_padded, -1)  # a panel's bytes are as many as its rows', though in another order
+    panels = [_decode_panel(layer, panel.reshape(-1), len(panel)) for panel in _panels(by_row, height)]
     return np.ascontiguousarray(np.concatenate(panels)[: layer.rows, : layer.cols], np.float32)
 
 
@@ -60,6 +59,8 @@ def ungroup_scales(layer: LayerLayout, scales: np.ndarray) -> np.ndarray:
 def _decode_panel(layer: LayerLayout, panel: np.ndarray, rows: int) -> np.ndarray:
     if layer.kind in ("fp32", "fp16"):
         return panel.view("<f4" if layer.kind == "fp32" else "<f2").reshape(-1, rows).T
+    if layer.kind == "w8u8":
+        return panel.view(np.int8).reshape(-1, rows).T
     words = panel.reshape(-1, rows, 4).transpose(1, 0, 2)
     if layer.kind in ("w8a8", "w8a16"):
         return words.view(np.int8).reshape(rows, -1)
@@ -97,8 +98,8 @@ def _lane_sums(rows: np.ndarray) -> np.ndarray:
     return ((s[:, 0] + s[:, 1]) + (s[:, 2] + s[:, 3])) + ((s[:, 4] + s[:, 5]) + (s[:, 6] + s[:, 7]))
 
 
-def _panels(matrix: np.ndarray) -> list[np.ndarray]:
-    return [matrix[start : start + PANEL] for start in range(0, len(matrix), PANEL)]
+def _panels(matrix: np.ndarray, height: int = PANEL) -> list[np.ndarray]:
+    return [matrix[start : start + height] for start in range(0, len(matrix), height)]
 
 
 def _interleave(panel: np.ndarray, parts: int) -> np.ndarray:
