@@ -17,7 +17,7 @@ import pytest
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
-         "--remote-allow-origins=*", "--disable-dev-shm-usage")  # fmt: skip
+         "--remote-allow-origins=*", "--disable-dev-shm-usage", "--hide-scrollbars")  # fmt: skip
 
 
 def executable() -> str:
