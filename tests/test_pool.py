@@ -45,3 +45,13 @@ def test_an_error_in_a_task_comes_out_as_it_is(workers):
 
 def test_no_task_is_no_work():
     assert map_tasks(fail_at_three, [], 0, no_progress, str) == []
+
+
+def chatter(number: int) -> int:
+    os.write(1, b"printed by a library\n")
+    return number
+
+
+def test_what_a_worker_prints_stays_out(capfd):
+    map_tasks(chatter, range(4), 2, no_progress, str)
+    assert capfd.readouterr().out == ""
