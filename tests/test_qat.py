@@ -59,12 +59,15 @@ def test_the_estimators_gradient_ends_where_a_code_is_clamped():
     assert x.tolist() == pytest.approx([-2.0, -1.5, -0.2, 0.9, 1.2])  # the input itself is not overwritten
 
 
-def test_the_running_range_starts_at_the_first_batch_and_moves_a_hundredth():
+def test_the_running_range_widens_at_once_and_narrows_by_a_thousandth():
     quantizer = RunningRange(8)
     assert torch.equal(quantizer(torch.tensor([3.0])), torch.tensor([3.0]))  # nothing seen: nothing changed
     quantizer.observe(torch.tensor([-1.0, 2.0]))
+    assert quantizer.running_range.tolist() == [-1, 2, 1]
     quantizer.observe(torch.tensor([-3.0, 0.0]))
-    assert quantizer.running_range.tolist() == pytest.approx([-1.02, 1.98, 2])
+    assert quantizer.running_range.tolist() == pytest.approx([-3, 1.998, 2])
+    quantizer.observe(torch.tensor([-1.0, 0.998]))
+    assert quantizer.running_range.tolist() == pytest.approx([-2.998, 1.997, 3])
 
 
 @settings(max_examples=50, deadline=None)

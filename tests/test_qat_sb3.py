@@ -13,6 +13,8 @@ import torch
 from quarl_lib.inference.engines import make_engine, unsupported
 from quarl_lib.inference.pack import pack
 from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_trained, start_quantization
+from quarl_lib.sb3 import evaluate
+from quarl_lib.sb3.keep_best import TRIAL_EPISODES, TRIAL_SEED, KeepBest
 from quarl_lib.sb3.live import acting_policy
 from quarl_lib.sb3.qat_export import engine_precision, export_archive, export_engine, trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
@@ -248,3 +250,24 @@ def test_ptq_on_the_same_grid_leaves_the_model_alone():
     assert torch.equal(policy(x), before)
     assert not torch.allclose(quantized(x), before, atol=1e-2)
     assert [name for name, _ in fake_quant_layers(quantized)][-1] == "head"
+
+
+def test_the_best_weights_after_the_delay_are_kept():
+    recipe = quantized_recipe(RECIPES["DQN"], QATConfig(4, 4, 8))
+    model = make_model(recipe, make_training_env(recipe, 0), 0)
+    keep = KeepBest("CartPole-v1", from_step=40, every_steps=8)
+    tried = []
+    real = keep._try
+
+    def watched() -> None:
+        real()
+        tried.append((model.num_timesteps, keep.best, all(x.running_enabled for _, x in acting_layers(model))))
+
+    keep._try = watched
+    model.learn(96, callback=[QuantDelay(40), keep])
+    assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96, 96]
+    assert all(on for _, _, on in tried)
+    agent = trained_agent(model, "CartPole-v1")
+    returns = evaluate(agent, agent.policy, TRIAL_EPISODES, TRIAL_SEED).episode_return
+    assert returns.mean() == max(best for _, best, _ in tried)
+    assert 0 < keep.seconds < 60

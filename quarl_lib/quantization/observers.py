@@ -46,22 +46,26 @@ class Quantizer(nn.Module):
 
 
 class RunningRange(Quantizer):
-    """Quantize an input per tensor, on a moving average of the batches' minimum and maximum."""
+    """Quantize an input per tensor, on the range that training batches had of late.
+
+    The range reaches at once for a new extreme and lets go of an old one slowly. A plain moving average of minima and
+    maxima, as it is usual, is too narrow here: a batch on policy is small and its samples follow one another.
+    """
 
     running_range: Tensor
 
-    def __init__(self, num_bits: int, decay: float = 0.99) -> None:
+    def __init__(self, num_bits: int, decay: float = 0.999) -> None:
         super().__init__(num_bits)
         self.decay = decay
         self.register_buffer("running_range", torch.zeros(3))  # minimum, maximum, batches seen: one read a call
 
     def observe(self, x: Tensor) -> None:
-        """Move the range towards this batch's minimum and maximum; the first batch sets it."""
+        """Widen the range to this batch's minimum and maximum, or narrow it a little towards them."""
         low, high = (value.item() for value in torch.aminmax(x.detach()))
         old_low, old_high, batches = self.running_range.tolist()
         keep = self.decay if batches else 0.0
-        new = (keep * old_low + (1 - keep) * low, keep * old_high + (1 - keep) * high, batches + 1)
-        self.running_range.copy_(torch.tensor(new))
+        low, high = min(low, low + keep * (old_low - low)), max(high, high + keep * (old_high - high))
+        self.running_range.copy_(torch.tensor((low, high, batches + 1)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x` on the running range's grid; unchanged as long as no batch was seen."""

@@ -89,8 +89,9 @@ def cells_of(config: Config) -> tuple[list[Cell], list[Cell]]:
     trained, rounded = [], []
     for algorithm, env_id, steps in map(parse_agent, config.agents):
         delay = round(config.delay_share * steps)
+        select = delay if recipe_for(algorithm, env_id).select_every_steps else 0
         for seed in config.seeds:
-            common = (seed, delay, config.episodes, 0, directory, sources)
+            common = (seed, delay, select, config.episodes, 0, directory, sources)
             fp32 = Cell(algorithm, env_id, steps, "fp32", FP32, *common).fp32
             trained.append(fp32)
             for method in config.methods:
@@ -99,7 +100,7 @@ def cells_of(config: Config) -> tuple[list[Cell], list[Cell]]:
                     if method == "qat_engine":
                         bits = Bits(bits.weight, activation=8, observation=16, edge=8)
                     trained.append(Cell(algorithm, env_id, steps, method, bits, *common))
-                    common_ptq = (seed, 0, config.episodes, config.calibration_steps, directory, sources)
+                    common_ptq = (seed, 0, select, config.episodes, config.calibration_steps, directory, sources)
                     rounded.append(Cell(algorithm, env_id, steps, ptq, bits, *common_ptq))
     return list(dict.fromkeys(trained)), list(dict.fromkeys(rounded))
 

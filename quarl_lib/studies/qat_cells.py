@@ -17,6 +17,7 @@ import torch
 from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_trained
 from quarl_lib.results import write_atomically
 from quarl_lib.sb3 import Agent, AgentFile, evaluate, load_agent, rollout
+from quarl_lib.sb3.keep_best import KeepBest
 from quarl_lib.sb3.qat_export import trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
 from quarl_lib.sb3.recipes import recipe_for
@@ -85,6 +86,7 @@ class Cell:
     bits: Bits
     seed: int
     quant_delay_steps: int
+    select_from_step: int  # where the recipe keeps its best weights: those from this step on
     episodes: int
     calibration_steps: int
     cells_dir: Path
@@ -157,19 +159,20 @@ def measure(cell: Cell) -> None:
 
 
 def _trained(cell: Cell) -> tuple[Agent, float]:
-    """Train by the recipe, its last weights, and return the agent and the processor's seconds."""
-    recipe = dataclasses.replace(
-        recipe_for(cell.algorithm, cell.env_id), total_steps=cell.actor_steps, select_every_steps=0
-    )
-    callback = None
+    """Train by the recipe and return the agent and the processor's seconds, trials aside."""
+    recipe = dataclasses.replace(recipe_for(cell.algorithm, cell.env_id), total_steps=cell.actor_steps)
+    callbacks: list[QuantDelay | KeepBest] = []
     if cell.method != "fp32":
         recipe = quantized_recipe(recipe, cell.bits.config(cell.method))
-        callback = QuantDelay(cell.quant_delay_steps)
+        callbacks.append(QuantDelay(cell.quant_delay_steps))
+    keep_best = KeepBest(cell.env_id, cell.select_from_step, recipe.select_every_steps)
+    if recipe.select_every_steps:
+        callbacks.append(keep_best)
     env = make_training_env(recipe, cell.seed)
     model = make_model(recipe, env, cell.seed)
     begin = time.process_time()
-    model.learn(cell.actor_steps, callback=callback)
-    seconds = time.process_time() - begin
+    model.learn(cell.actor_steps, callback=callbacks)
+    seconds = time.process_time() - begin - keep_best.seconds
     agent = trained_agent(model, cell.env_id)
     if cell.method == "fp32":
         write_atomically(cell.archive.path, lambda path: save(model, path))
