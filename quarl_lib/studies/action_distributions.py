@@ -15,7 +15,7 @@ from quarl_lib.results import Progress, no_progress
 from quarl_lib.sb3 import AgentFile
 from quarl_lib.studies.agents import choose_agents
 from quarl_lib.studies.pool import map_tasks
-from quarl_lib.studies.ptq_cells import prepare
+from quarl_lib.studies.ptq_cells import in_batches, prepare
 
 TABLE_COLUMNS = (
     "algorithm", "env_id", "agent", "precision", "quantizer", "discrete", "dimension", "state", "action_fp32", "action",
@@ -104,7 +104,7 @@ def act_side_by_side(task: Task) -> pd.DataFrame:
     """Return fp32's and every other policy's actions on the same states of one agent."""
     agent, calibration, states = prepare(task.file, task.calibration_steps, task.steps, task.seed)
     policy = agent.policy
-    reference = policy.actions(policy(states)).reshape(len(states), -1)
+    reference = policy.actions(in_batches(policy, states)).reshape(len(states), -1)
     dimensions = reference.shape[1]
     tables = []
     for precision in task.precisions:
@@ -117,7 +117,7 @@ def act_side_by_side(task: Task) -> pd.DataFrame:
         }
         try:
             other = quantize_policy(policy, precision, task.quantizer, task.per_channel, task.observation, calibration)
-            actions = other.actions(other(states)).reshape(len(states), -1)
+            actions = other.actions(in_batches(other, states)).reshape(len(states), -1)
         except ValueError as error:
             tables.append(pd.DataFrame([{**columns, "error": str(error)}]))
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +17,7 @@ from quarl_lib.sb3 import ActingPolicy, Agent, AgentFile, evaluate, load_agent, 
 
 # Ranges are set, and divergences measured, on episodes that none of the evaluated ones repeats.
 CALIBRATION_SEED, STATES_SEED = 10_000_000, 20_000_000
+BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Cell:
         return f"{self.file.name} {self.precision} {self.quantizer}"
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)  # the frames of one Atari agent fill half a gigabyte
 def prepare(
     file: AgentFile, calibration_steps: int, states: int, seed: int
 ) -> tuple[Agent, torch.Tensor, torch.Tensor]:
@@ -76,6 +78,12 @@ def measure(cell: Cell) -> pd.DataFrame:
     return table.assign(**columns, **distances, error="")
 
 
+@torch.no_grad()
+def in_batches(function: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+    """Return `function(states)` computed a batch at a time, as convolutions over thousands of frames need."""
+    return torch.cat([function(batch) for batch in states.split(BATCH)])
+
+
 def quantizer_of(cell: Cell) -> str:
     """Return the quantizer to call; fp32 and fp16 name none and any will do."""
     return "paper" if cell.precision in ("fp32", "fp16") else cell.quantizer
@@ -88,14 +96,14 @@ def compare(policy: ActingPolicy, other: ActingPolicy, states: torch.Tensor, std
     `kl_divergence` is KL(policy || other) in nats, exact, averaged over states; `kl_kind` names the distributions.
     Deterministic policies count as Gaussians of equal `std`, in units of half the action range.
     """
-    outputs, others = policy(states), other(states)
+    outputs, others = in_batches(policy, states), in_batches(other, states)
     first, second = outputs.numpy(), others.numpy()
     if policy.kind == "categorical":
         kind, kl = "categorical", metrics.categorical_kl(first, second)
     elif policy.kind == "q_values":
         kind, kl = "softmax(Q)", metrics.categorical_kl(first, second)
     elif policy.kind == "gaussian":
-        stds = policy.std(states).numpy(), other.std(states).numpy()
+        stds = in_batches(policy.std, states).numpy(), in_batches(other.std, states).numpy()
         kind, kl = "gaussian", metrics.gaussian_kl(first, stds[0], second, stds[1]).sum(axis=-1)
     else:
         kind, kl = f"equal-variance gaussian, std {std:g}", metrics.equal_variance_kl(first, second, std).sum(axis=-1)
