@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quarl_lib import markup, states
+from quarl_lib.display import spelled
 from quarl_lib.files import write_text
 from quarl_lib.index import RUN_FILE
 from quarl_lib.report import render
@@ -154,5 +155,5 @@ def _differences(records: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         facts |= {f"version of {name}": value for name, value in record.get("versions", {}).items()}
         for name, value in facts.items():
             rows.setdefault(name, {})[label] = value
-    named = [{"name": name, "values": [str(by.get(label, "–")) for label in records]} for name, by in rows.items()]
+    named = [{"name": name, "values": [spelled(by.get(label, "–")) for label in records]} for name, by in rows.items()]
     return [row for row in named if len(set(row["values"])) > 1]

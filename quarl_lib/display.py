@@ -23,6 +23,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def spelled(value: object) -> str:
+    """Return a parameter's value without Python's quotes: fp32, int8."""
+    return ", ".join(map(str, value)) if isinstance(value, list) and value else str(value)
+
+
 def inside(record: dict[str, Any], now: float) -> str:
     """Return what goes on inside a run: how far, of what, and about how long still."""
     progress, cell = record.get("progress") or {}, record.get("cell") or {}

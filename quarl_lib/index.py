@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl_lib import paper, states
-from quarl_lib.display import duration
+from quarl_lib.display import duration, spelled
 from quarl_lib.files import write_text
 from quarl_lib.report import render
 
@@ -57,7 +57,7 @@ def _row(directory: Path, suite: Path) -> dict[str, Any]:
         "duration": duration(record["duration_s"]) if "duration_s" in record else "",
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if started else "not started",
         "time": started or 0.0,
-        "changed": ", ".join(f"{name} = {values.get(name)}" for name in record.get("changed", [])),
+        "changed": ", ".join(f"{name} = {spelled(values.get(name))}" for name in record.get("changed", [])),
         "changes": {name: values.get(name) for name in record.get("changed", [])},
         "parameters": values,
         "report": f"{relative}/report.html" if (directory / "report.html").exists() else "",
@@ -83,7 +83,7 @@ def _grid(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
     if len(kept) < 2 or not names:
         return None
     kept.sort(key=lambda run: [_sortable(run["parameters"].get(name)) for name in names])
-    rows = [{**run, "values": [run["parameters"].get(name) for name in names]} for run in kept]
+    rows = [{**run, "values": [spelled(run["parameters"].get(name)) for name in names]} for run in kept]
     return {"title": runs[0]["title"], "names": names, "runs": rows}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl_lib import __version__, markup, states
-from quarl_lib.display import duration
+from quarl_lib.display import duration, spelled
 from quarl_lib.files import read_json, write_text
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -151,7 +151,7 @@ def _facts(record: dict[str, Any], directory: Path) -> Iterator[tuple[str, str]]
 def _parameters(record: dict[str, Any]) -> list[dict[str, Any]]:
     changed = record.get("changed", [])
     return [
-        {"name": name, "value": ", ".join(map(str, value)) if isinstance(value, list) and value else value,
+        {"name": name, "value": spelled(value),
          "changed": name in changed}
         for name, value in record.get("parameters", {}).items()
     ]  # fmt: skip

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "markup": set(),
     "report": {"markup", "states", "display", *LEAVES},
     "index": {"report", "states", "display", "paper", *LEAVES},
-    "comparison": {"report", "states", "index", "markup", *LEAVES},
+    "comparison": {"report", "states", "index", "markup", "display", *LEAVES},
     "paper": {"report", "markup", *LEAVES},
     "doctor": {"inference", "carbon", "provenance", "catalog", "files"},
     "cli": {"catalog", "plan", "runner", "display", "report", "index", "comparison", "doctor"},
