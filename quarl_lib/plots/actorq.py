@@ -120,6 +120,7 @@ def _speed_bars(rows: pd.DataFrame, ax: Axes) -> None:
         f"{'authors’ recipe' if row.design == 'authors' else 'ours'}, {row.precision}, pull every {row.update_period}"
         for row in rows.itertuples()
     ]
+    ax.grid(axis="y", visible=False)
     for y, row in enumerate(rows.itertuples()):
         hatch = "//" if row.design == "authors" else None
         ax.barh(y, row.steps_per_s, color=PRECISION_COLORS[row.precision], alpha=0.75, height=0.65, hatch=hatch)
@@ -135,5 +136,5 @@ def _speed_bars(rows: pd.DataFrame, ax: Axes) -> None:
         yticks=range(len(rows)),
         yticklabels=labels,
         ylim=(len(rows) - 0.5, -0.5),
-        xlim=(0, 1.5 * rows.steps_per_s.max()),
+        xlim=(0, 1.8 * rows.steps_per_s.max()),
     )

@@ -13,7 +13,6 @@ import pandas as pd
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
 from quarl_lib.envs import control
-from quarl_lib.metrics import Interval, speedup
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies import training_runs, training_speed
 
@@ -179,9 +178,9 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     """Return one row per task and precision: to the threshold in steps, seconds, energy; beside fp32, and the paper.
 
     Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
-    to the snapshot whose return first passed. `speedup` is the ratio of the median times of the seeds that both
-    precisions reached, with its 95 % bootstrap interval over seeds. Energy is CPU and RAM (and GPU), without the
-    evaluator's; `co2_ratio_cpu` leaves the RAM out.
+    to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
+    fp32 over this precision; `speedup` has the 95 % t interval of the log ratios (NaN for one seed). Energy is CPU and
+    RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
     """
     runs = training_runs.reduce(table)
     rows = []
@@ -189,7 +188,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         fp32 = runs[(runs.task == task) & (runs.precision == "fp32")]
         reached = group[group.seconds.notna()]
         pairs = reached.merge(fp32[fp32.seconds.notna()], on="seed", suffixes=("", "_fp32"))
-        faster = speedup(pairs.seconds_fp32, pairs.seconds, paired=True) if len(pairs) else Interval(*[np.nan] * 3)
+        faster = training_runs.paired_ratio(pairs.seconds_fp32, pairs.seconds)
         rows.append(
             {
                 "task": task,
@@ -205,9 +204,9 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "energy_kwh": reached.energy_kwh.median(),
                 "emissions_kg": reached.emissions_kg.median(),
                 "energy_source": group.energy_source.iloc[0],
-                "co2_ratio": _ratio(pairs, "energy_kwh"),
-                "co2_ratio_cpu": _ratio(pairs, "cpu_energy_kwh"),
-                "time_ratio": _ratio(pairs, "seconds"),
+                "co2_ratio": training_runs.paired_ratio(pairs.energy_kwh_fp32, pairs.energy_kwh).estimate,
+                "co2_ratio_cpu": training_runs.paired_ratio(pairs.cpu_energy_kwh_fp32, pairs.cpu_energy_kwh).estimate,
+                "time_ratio": faster.estimate,
                 "learner_busy": group.learner_busy.median(),
                 "actor_busy": group.actor_busy.median(),
                 "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
@@ -217,10 +216,6 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
-
-
-def _ratio(pairs: pd.DataFrame, name: str) -> float:
-    return pairs[f"{name}_fp32"].median() / pairs[name].median() if len(pairs) else np.nan
 
 
 def _paper(task: str, precision: str) -> dict[str, float]:
