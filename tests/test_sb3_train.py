@@ -202,3 +202,22 @@ def test_neither_loading_nor_training_imports_tensorflow() -> None:
         "import quarl_lib.sb3.train; assert 'stable_baselines3' in sys.modules; assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_recipe_makes_an_agent_as_good_as_the_shipped_one(tmp_path: Path) -> None:
+    path = training.train("PPO", "CartPole-v1", 1, agents_dir=tmp_path)
+    assert path.parents[2] == tmp_path
+    (file,) = find_agents(tmp_path)
+    agent = load_agent(file)
+    assert evaluate(agent, agent.policy, 5, 0).episode_return.min() >= 475
+
+
+@pytest.mark.slow
+def test_an_atari_agent_trains_and_plays_whole_games(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    _, agent = trained(tmp_path, "A2C", "PongNoFrameskip-v4", 80)
+    table = evaluate(agent, agent.policy, 1, 0)
+    assert -21 <= table.episode_return[0] <= 21
+    assert table.episode_length[0] > 700  # a game to 21 points
