@@ -26,7 +26,7 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
 from quarl_lib.actorq.program import Part, Program, Watcher, build
 
-TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "deaths", "stop")
+TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "cpu", "deaths", "stop")
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
 ABORT_GRACE_S = 2.0  # after Ctrl-C or a failure; everything is to be gone within 5 s
 LOOK_EVERY_S = 0.1
@@ -44,11 +44,12 @@ def run(
     progress: results.Progress = results.no_progress,
     watchers: Sequence[Watcher] = (),
     metered: bool = True,
+    evaluated: bool = True,
 ) -> dict[str, pd.DataFrame]:
     """Run an ActorQ program to its end and return its tables; their rows lie in `directory/logs` from the start.
 
     Args:
-        watchers: further processes that see every published version, as in `program.build`.
+        watchers, evaluated: further processes beside learner and actors, as in `program.build`.
         metered: whether energy is measured; starting the meter takes 3 s.
 
     Raises:
@@ -56,7 +57,7 @@ def run(
         KeyboardInterrupt: Ctrl-C; everything has ended and what was logged is on disk.
     """
     with signals_as_exceptions():
-        program = build(config, Path(directory), watchers)
+        program = build(config, Path(directory), watchers, evaluated)
         warm_up()
         with _meter(config, program.link) if metered else contextlib.nullcontext(_nothing) as every_second:
             supervise(program, progress, every_second)
@@ -181,6 +182,8 @@ def run_part(name: str, function: Callable[..., None], link: Link, arguments: tu
     os.dup2(log, 2)
     gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
     threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
+    cpu_before: list[float] = []
+    threading.Thread(target=_note_cpu, args=(link, cpu_before), daemon=True).start()
     code = 0
     try:
         function(*arguments)
@@ -189,6 +192,8 @@ def run_part(name: str, function: Callable[..., None], link: Link, arguments: tu
             (link.directory / "logs" / f"{name}.traceback").write_text(traceback.format_exc())
             code = 1
         traceback.print_exc()
+    if cpu_before:
+        link.log("cpu", [{"part": name, "cpu_s": time.process_time() - cpu_before[0]}])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the threads of Reverb and TensorFlow would hold an ordinary exit up
@@ -201,6 +206,13 @@ def _end_with_parent(link: Link) -> None:
         link.abort()
         time.sleep(ABORT_GRACE_S)
         os._exit(1)
+
+
+def _note_cpu(link: Link, cpu_before: list[float]) -> None:
+    """Note the CPU seconds of this process when the actors begin: what came before is starting up."""
+    while not link.actor_steps():
+        time.sleep(LOOK_EVERY_S / 2)
+    cpu_before.append(time.process_time())
 
 
 def warm_up() -> None:

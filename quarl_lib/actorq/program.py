@@ -43,12 +43,13 @@ class Program:
     label: str
 
 
-def build(config: Config, directory: Path, watchers: Sequence[Watcher] = ()) -> Program:
+def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), evaluated: bool = True) -> Program:
     """Build the parts of a run; nothing is started and no port is opened.
 
     Args:
         watchers: called with (config, link, subscriber's number), each in a process of its own that sees every
             published version; they end when the run does.
+        evaluated: whether an evaluator plays the learner's policy; it takes what the others leave of the cores.
 
     Raises:
         ValueError: an environment cannot be made, or no backend runs the policy at the actors' precision.
@@ -68,7 +69,7 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = ()) -> 
     parts = (
         Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0),
         *(Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True) for i in range(config.n_actors)),
-        Part("evaluator", evaluator.run, (config, link), grace_s=60.0),
+        *([Part("evaluator", evaluator.run, (config, link), grace_s=60.0)] if evaluated else []),
         *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
     )
     return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}")

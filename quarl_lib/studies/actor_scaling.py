@@ -1,0 +1,242 @@
+"""How does the time for a fixed number of steps fall with the number of actors, and what stops it?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from quarl_lib.actorq import config as actorq
+from quarl_lib.envs import control
+from quarl_lib.metrics import bootstrap_ci, speedup
+from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.actor_blocks import in_order
+
+SUMMARY_COLUMNS = (
+    "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
+    "bound_by", "speedup_over_one", "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high",
+    "actor_us", "learner_us", "cpu_us", "seconds_for_steps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """The runs to time: every precision with every number of actors, `rounds` times in turn."""
+
+    task: str = "dm_control:cartpole:balance"
+    precisions: list[str] = field(default_factory=lambda: ["fp32", "int8"])
+    actors: list[int] = field(default_factory=lambda: [1, 2])
+    actor_steps: int = 1500
+    rounds: int = 1
+    policy_hidden: list[int] = field(default_factory=lambda: [512, 512, 512])
+    critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
+    batch_size: int = 32
+    samples_per_insert: float = 0.25
+    min_replay: int = 100
+    update_period: int = 300
+    publish_period: int = 4
+    max_seconds: float = 20.0
+    projected_learner_ms: list[float] = field(default_factory=lambda: [0.5, 2.0, 20.0])
+    projected_cores: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
+    projected_samples_per_insert: float = 16.0
+    projected_batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("precisions", "actors", "projected_learner_ms", "projected_cores"):
+            value = getattr(self, name)
+            if not value or len(set(value)) < len(value):
+                raise ValueError(f"{name}={value}: name at least one, each once")
+        for name in ("actors", "projected_cores", "projected_learner_ms"):
+            if min(getattr(self, name)) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: give numbers above 0")
+        if "fp32" not in self.precisions or 1 not in self.actors:
+            raise ValueError(
+                f"precisions={self.precisions}, actors={self.actors}: leave fp32 and 1 in, ratios are taken to them"
+            )
+        for name in ("rounds", "projected_batch_size", "projected_samples_per_insert", "samples_per_insert"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: give a number above 0")
+        list(options(self, 0))
+
+
+def options(config: Config, number: int) -> Iterator[actorq.Config]:
+    """Yield the ActorQ options of one round's runs."""
+    for precision in config.precisions:
+        for n_actors in config.actors:
+            yield actorq.Config(
+                task=config.task,
+                algorithm="dqn" if control.is_discrete(config.task) else "d4pg",
+                seed=config.seed + number,
+                precision=precision,
+                n_actors=n_actors,
+                actor_steps=config.actor_steps,
+                max_seconds=config.max_seconds,
+                policy_hidden=tuple(config.policy_hidden),
+                critic_hidden=tuple(config.critic_hidden),
+                batch_size=config.batch_size,
+                samples_per_insert=config.samples_per_insert,
+                min_replay=config.min_replay,
+                update_period=config.update_period,
+                publish_period=config.publish_period,
+                eval_period=config.actor_steps,
+                eval_episodes=1,
+            )
+
+
+def bounds(
+    actor: float,
+    n_actors: int,
+    learner_step: float,
+    samples_per_insert: float,
+    batch_size: int,
+    learner_cores: int = 1,
+    cpu: float = 0.0,
+    cores: int = 1,
+) -> dict[str, float]:
+    """Return the time of each side for one step of all actors together, in the unit of its arguments.
+
+    actors: actor / n, as n of them share the steps. learner: learner_step * samples_per_insert / batch_size / k, as it
+    makes samples_per_insert / batch_size updates for each step, on k cores of its own. cores: cpu / cores, the CPU time
+    of all processes for a step where they share so many cores. The slowest side sets the pace.
+    """
+    return {
+        "actors": actor / n_actors,
+        "learner": learner_step * samples_per_insert / batch_size / learner_cores,
+        "cores": cpu / cores,
+    }
+
+
+def slowest(sides: dict[str, float]) -> str:
+    """Return the side that sets the pace."""
+    return max(sides, key=lambda side: sides[side])
+
+
+def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
+    """Run every precision with every number of actors, in a new order every round.
+
+    Returns:
+        One row per run: `round`, `precision`, `n_actors`, `cores`, and what `measured` returns.
+    """
+    from quarl_lib.actorq import launch_local
+
+    rng = np.random.default_rng(config.seed)
+    runs: list[tuple[int, actorq.Config]] = []
+    for number in range(config.rounds):
+        of_round = list(options(config, number))
+        runs += [(number, of_round[i]) for i in rng.permutation(len(of_round))]
+    total, rows = 100 * len(runs), []
+    for done, (number, one) in enumerate(runs):
+
+        def part(steps: int, of: int, what: str, done: int = done) -> None:
+            progress(100 * done + 100 * steps // of, total, what)
+
+        with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
+            logged = launch_local.run(one, Path(directory), part, metered=False, evaluated=False)
+        names = {"round": number, "precision": one.precision, "n_actors": one.n_actors}
+        rows.append({**names, **measured(logged["timing"], logged["cpu"])})
+    progress(total, total, "measured")
+    return pd.DataFrame(rows).assign(cores=len(os.sched_getaffinity(0)))
+
+
+def measured(timing: pd.DataFrame, cpu: pd.DataFrame) -> dict[str, float]:
+    """Reduce a run's rows to its figures.
+
+    Returns:
+        us_per_step: of all actors together while all act, each one's steps over its own time (they do not begin and
+        end together); actor_us: an actor's time for a step; actor_steps; learner_us: one update, with its share of
+        publishing, without waiting for data; learner_steps; cpu_us: CPU time of all processes for a step.
+    """
+    actor = timing[timing.part == "actor"]
+    seconds = actor.groupby("actor_id").seconds.sum()
+    counts = actor[actor.stage == "select_action"].groupby("actor_id")["count"].sum()
+    steps = int(counts.sum())
+    learner = timing[(timing.part == "learner") & (timing.stage != "sample")]
+    updates = timing[timing.stage == "learner_step"]["count"].sum()
+    return {
+        "us_per_step": 1e6 / (counts / seconds).sum(),
+        "actor_us": 1e6 * seconds.sum() / steps,
+        "actor_steps": steps,
+        "learner_us": 1e6 * learner.seconds.sum() / max(updates, 1),
+        "learner_steps": int(updates),
+        "cpu_us": 1e6 * cpu.cpu_s.sum() / steps,
+    }
+
+
+def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -> pd.DataFrame:
+    """Return one row per precision and number of actors: microseconds a step, measured and predicted.
+
+    The prediction is the slowest of `bounds` with the actor's and the CPU time of the run with one actor, and the
+    learner's mean update. `fits` says whether there were as many cores as actors. Ratios are paired by round, with 95 %
+    intervals.
+    """
+    runs = table.sort_values("round")
+    groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
+    rows = []
+    for (precision, n_actors), group in groups.items():
+        alone, fp32 = groups[precision, 1], groups["fp32", n_actors]
+        learner_us = runs[(runs.precision == precision) & (runs.learner_steps > 0)].learner_us.mean()
+        cores = int(group.cores.iloc[0])
+        actor_us, cpu_us = np.median(alone.actor_us), np.median(alone.cpu_us)
+        sides = bounds(actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores)
+        predicted = max(sides.values())
+        interval, over_fp32 = (
+            bootstrap_ci(group.us_per_step, statistic=np.median),
+            speedup(fp32.us_per_step, group.us_per_step, paired=True),
+        )
+        rows.append(
+            {
+                "precision": precision,
+                "n_actors": n_actors,
+                "rounds": len(group),
+                "fits": n_actors <= cores,
+                "us_per_step": interval.estimate,
+                "us_low": interval.low,
+                "us_high": interval.high,
+                "predicted_us": predicted,
+                "prediction_error": predicted / interval.estimate - 1,
+                "bound_by": slowest(sides),
+                "speedup_over_one": speedup(alone.us_per_step, group.us_per_step, paired=True).estimate,
+                "speedup_over_fp32": over_fp32.estimate,
+                "speedup_over_fp32_low": over_fp32.low,
+                "speedup_over_fp32_high": over_fp32.high,
+                "actor_us": actor_us,
+                "learner_us": learner_us,
+                "cpu_us": cpu_us,
+                "seconds_for_steps": (group.us_per_step * group.actor_steps).median() / 1e6,
+            }
+        )
+    return in_order(pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS)), {"precision": True, "n_actors": True})
+
+
+def project(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """Return what the model says of machines that are not here: a projection, from this run's actor times.
+
+    One row per learner speed, actor cores and precision, for the projected batch and ratio: steps a second, the side
+    that bounds them, and the ratio to fp32 on the same machine.
+    """
+    actor_us = summary.drop_duplicates("precision").set_index("precision").actor_us
+    rows = []
+    for learner_ms in config.projected_learner_ms:
+        for cores in config.projected_cores:
+            work = (1e3 * learner_ms, config.projected_samples_per_insert, config.projected_batch_size)
+            sides = {precision: bounds(value, cores, *work) for precision, value in actor_us.items()}
+            us = {precision: max(of_one.values()) for precision, of_one in sides.items()}
+            for precision, value in us.items():
+                rows.append(
+                    {
+                        "learner_ms": learner_ms,
+                        "actor_cores": cores,
+                        "precision": precision,
+                        "steps_per_s": 1e6 / value,
+                        "bound_by": slowest(sides[precision]),
+                        "speedup_over_fp32": us["fp32"] / value,
+                        "kind": "projection",
+                    }
+                )
+    return pd.DataFrame(rows)

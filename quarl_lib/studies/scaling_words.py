@@ -1,0 +1,75 @@
+"""The sentences and small tables of actor scaling's report, made from its summary."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+def verdict(summary: pd.DataFrame) -> str:
+    """Say how each precision scales to the machine's cores, and int8 against fp32 there."""
+    lines = []
+    for precision, rows in summary.groupby("precision", sort=False):
+        most = rows[rows.fits].iloc[-1]
+        line = (
+            f"- **{precision}**: {most.n_actors} actor{'s' * (most.n_actors > 1)} take a step every "
+            f"{most.us_per_step:.0f} µs, {most.speedup_over_one:.2f} × one actor"
+        )
+        if precision != "fp32":
+            interval = f"[{most.speedup_over_fp32_low:.2f}, {most.speedup_over_fp32_high:.2f}]"
+            line += f", {most.speedup_over_fp32:.2f} × {interval} as many steps as at fp32"
+        past = rows[~rows.fits]
+        if len(past):
+            gain = most.us_per_step / past.iloc[-1].us_per_step
+            line += f"; {past.iloc[-1].n_actors} actors on the same cores give {gain:.2f} × that"
+        lines.append(line + ".")
+    return "\n".join(lines)
+
+
+def model_verdict(summary: pd.DataFrame) -> str:
+    """Say how far the cost model is off, on the points that fit on the cores and on the others."""
+    fits = summary[summary.fits].prediction_error.abs()
+    text = f"Where every actor has a core the model is off by {fits.max():.0%} at most ({len(fits)} points)"
+    past = summary[~summary.fits].prediction_error.abs()
+    if len(past):
+        text += f", past the cores by {past.max():.0%} at most ({len(past)} points)"
+    sides = ", ".join(f"{count} by the {side}" for side, count in summary.bound_by.value_counts().items())
+    return f"{text}. Of all points, {sides} set the pace, says the model."
+
+
+def projection_verdict(table: pd.DataFrame) -> str:
+    """Say from which number of cores on the learner binds int8 actors, per learner speed. A projection."""
+    parts = []
+    for learner_ms, rows in table[table.precision != "fp32"].groupby("learner_ms"):
+        bound = rows[rows.bound_by == "learner"]
+        best = rows.speedup_over_fp32.max()
+        where = (
+            f"from {bound.actor_cores.min():g} cores on the learner binds" if len(bound) else "actors bind throughout"
+        )
+        parts.append(f"with a learner step of {learner_ms:g} ms {where}, and quantized actors gain up to {best:.2f} ×")
+    return f"Projected, not measured: {'; '.join(parts)}."
+
+
+def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return our ratios beside what Figure 11 shows: training time falls with actors until the learner is busy."""
+    rows = []
+    for row in summary[summary.fits & (summary.n_actors > 1)].itertuples():
+        rows.append(
+            {
+                "item": "Figure 11",
+                "what": f"{row.precision}, {row.n_actors} actors over one",
+                "paper": "falls with actors, then levels off",
+                "ours": f"{row.speedup_over_one:.2f} ×",
+                "setting": "steps a second at a low ratio on this machine's cores; there training time, a GPU learner",
+            }
+        )
+    return pd.DataFrame(rows, columns=["item", "what", "paper", "ours", "setting"])
+
+
+def key_figure(summary: pd.DataFrame) -> str:
+    """Return the run's one line in the index."""
+    error = summary[summary.fits].prediction_error.abs().max()
+    most = summary[summary.fits].iloc[-1]
+    return (
+        f"{most.precision}: {most.speedup_over_one:.2f} × with {most.n_actors} actors; the cost model is off by "
+        f"{error:.0%} at most where actors have cores"
+    )
