@@ -8,7 +8,7 @@
 
 enum { RELEASE_GIL_FROM = 32 << 10 };
 
-static PyObject *refuse(const bad_value *bad, int batched) {
+PyObject *engine_refuse(const bad_value *bad, int batched) {
     char place[64];
     if (bad->layer)
         snprintf(place, sizeof place, "layers[%d][%td]", bad->layer - 1, bad->index);
@@ -94,7 +94,7 @@ static PyObject *act_on(engine *self, const Py_buffer *observation) {
     if (view.obj) PyBuffer_Release(&view);
     if (!good) {
         Py_XDECREF(output);
-        return refuse(&bad, batched);
+        return engine_refuse(&bad, batched);
     }
     return output ? output : PyLong_FromLongLong(index);
 }
@@ -136,48 +136,6 @@ static PyObject *call(PyObject *callable, PyObject *const *args, size_t flags_an
     return action;
 }
 
-PyDoc_STRVAR(layer_doc, "layer(index, x)\n--\n\n"
-                        "Run one layer on float32 x; return bytes of its int16 codes, int32 sums [groups, rows_padded],\n"
-                        "and float32 outputs: what the tests hold against the reference.");
-
-static PyObject *run_layer(engine *self, PyObject *args) {
-    int index;
-    Py_buffer x;
-    mlp *m = &self->mlp;
-    if (!PyArg_ParseTuple(args, "iy*:layer", &index, &x)) return NULL;
-    PyObject *result = NULL, *codes = NULL, *sums = NULL;
-    if (!m->data || index < 0 || index >= m->num_layers || x.len != m->layers[index].cols * 4) {
-        PyErr_SetString(PyExc_ValueError, "layer: no weights, no such layer, or another number of inputs");
-        goto done;
-    }
-    const layer *l = m->layers + index;
-    ptrdiff_t groups = l->kind == W4G128A8 ? l->cols_padded / GROUP : 1;
-    codes = PyBytes_FromStringAndSize(NULL, l->cols * 2);
-    sums = PyBytes_FromStringAndSize(NULL, groups * l->rows_padded * 4);
-    if (!codes || !sums) goto done;
-    memset(PyBytes_AS_STRING(sums), 0, (size_t)(groups * l->rows_padded * 4));
-    memcpy(m->x, x.buf, (size_t)x.len);
-    bad_value bad;
-    if (!mlp_layer(m, index, 1, (int32_t *)PyBytes_AS_STRING(sums), &bad)) {
-        refuse(&bad, 0);
-        goto done;
-    }
-    int16_t *codes_out = (int16_t *)PyBytes_AS_STRING(codes);
-    for (ptrdiff_t i = 0; i < l->cols; i++) {
-        const int8_t *bytes = m->codes;
-        int offset = l->kind == W8A8 ? ZERO_POINT + m->kernels->byte_offset : 0;
-        int is_unsigned = l->kind == W8U8 || (l->kind == W8A8 && !m->kernels->byte_offset);
-        codes_out[i] = l->kind == W8A16 ? ((int16_t *)m->codes)[i]
-                                        : (int16_t)((is_unsigned ? (uint8_t)bytes[i] : bytes[i]) - offset);
-    }
-    result = Py_BuildValue("OOy#", codes, sums, m->y, (Py_ssize_t)(l->rows * 4));
-done:
-    Py_XDECREF(codes);
-    Py_XDECREF(sums);
-    PyBuffer_Release(&x);
-    return result;
-}
-
 /* ---- the type ---- */
 
 /* Take one row of native.py's table; every section must lie in the buffer, for the kernels trust it. */
@@ -190,7 +148,7 @@ static int read_layer(engine *self, PyObject *row, layer *l) {
         return -1;
     l->kind = (enum kind)kind, l->activation = (enum activation)activation;
     int good = kind >= 0 && kind < NUM_KINDS && activation >= 0 && activation < NUM_ACTIVATIONS && l->rows > 0 &&
-               l->cols > 0 && l->rows_padded <= MAX_FEATURES && l->cols_padded <= MAX_FEATURES &&
+               l->cols > 0 && l->rows_padded <= MAX_COLUMNS && l->cols_padded <= MAX_COLUMNS &&
                l->rows_padded >= l->rows && l->cols_padded >= l->cols && l->rows_padded % BLOCK == 0 &&
                l->cols_padded % step[kind] == 0;
     ptrdiff_t groups = good && kind == W4G128A8 ? l->cols_padded / GROUP : 1;
@@ -295,7 +253,7 @@ static PyObject *get_isa(engine *self, void *closure) {
 }
 
 static PyMethodDef methods[] = {{"load", (PyCFunction)(void (*)(void))engine_load, METH_VARARGS | METH_KEYWORDS, engine_load_doc},
-                                {"layer", (PyCFunction)run_layer, METH_VARARGS, layer_doc},
+                                {"layer", (PyCFunction)engine_layer, METH_VARARGS, engine_layer_doc},
                                 {NULL, NULL, 0, NULL}};
 static PyMemberDef members[] = {
     {"spec", T_OBJECT, offsetof(engine, spec), 0, "the policy's description"},

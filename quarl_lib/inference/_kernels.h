@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PANEL = 64, TALL_PANEL = 256, BLOCK = 16, GROUP = 128 };
+enum { MAX_COLUMNS = 65536, PANEL = 64, TALL_PANEL = 256, BLOCK = 16, GROUP = 128 };
 enum kind { FP32, FP16, W8A8, W8A16, W4A8, W4G128A8, W2A8, W8U8, NUM_KINDS };    /* order of layout.KINDS */
 enum activation { IDENTITY, RELU, TANH, ELU, SILU, NUM_ACTIVATIONS };           /* order of spec.ACTIVATIONS */
 
@@ -58,11 +58,11 @@ typedef struct {
     /* x = clip((x - mean) * inverse_std) */
     void (*normalize)(float *x, ptrdiff_t n, const float *mean, const float *inverse_std, float clip);
 
-    /* Quantize `rows` rows of one panel (row-major floats) into tiles; scratch holds 3 * cols_padded floats.
+    /* Quantize `rows` rows of one panel (row-major floats) into tiles; scratch holds 17 rows of codes.
      * Return the flat index of the first weight that is not finite (or too large for float16), -1 if there is none. */
     ptrdiff_t (*encode_panel)(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
-                              float *residuals, float *scratch);
+                              float *residuals, uint8_t *scratch);
     void (*checksum)(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]);
     /* Sum all 64-byte lines of a buffer: a read at the core's full width, for the bandwidth that bounds an action. */
     uint64_t (*read)(const uint8_t *data, ptrdiff_t lines);

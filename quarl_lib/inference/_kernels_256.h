@@ -2,7 +2,8 @@
  *   DOT_WEIGHTS(acc, codes, w)   activation bytes by signed weight bytes, as BYTE_OFFSET says
  *   DOT_LEVELS(acc, levels, a)   levels (0..15) by signed activation bytes
  *   DOT_WORDS(acc, a, b)         signed 16-bit by signed 16-bit
- *   ADD_COLUMNS(acc, codes, ...) four columns, bytes interleaved two by two, by four unsigned codes, times 2^COLUMN_SHIFT
+ *   ADD_COLUMNS(acc, codes, ...) four columns, bytes interleaved two by two, by four unsigned codes,
+ *                                times 2^COLUMN_SHIFT; 32 bits hold the sums of COLUMN_RUN columns
  */
 #include "_kernels_float.h"
 
@@ -128,7 +129,7 @@ static void w2a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, 
     BY_BLOCKS(w2a8_of)
 }
 
-/* Add 64 rows' sums of up to 256 listed columns, four at a time; see _kernels_avx512.c on the order of the sums. */
+/* Add 64 rows' sums of a run of listed columns, four at a time; see _kernels_avx512.c on the order of the sums. */
 INLINE void add_columns(const uint8_t *weights, ptrdiff_t rows, const uint16_t *columns, const uint8_t *codes,
                         ptrdiff_t count, ptrdiff_t ahead, int32_t *sums) {
     __m256i acc[8];
@@ -159,8 +160,10 @@ static void w8u8(const uint8_t *weights, const uint8_t *next, const uint16_t *co
     ptrdiff_t rows = blocks * BLOCK;
     for (ptrdiff_t first = 0; first < rows; first += 64, weights += 64, sums += 64) {
         memset(sums, 0, 64 * sizeof *sums);
-        for (ptrdiff_t s = 0; s < count; s += 256)
-            add_columns(weights, rows, columns + s, codes + s, count - s < 256 ? count - s : 256, count - s, sums);
+        for (ptrdiff_t s = 0; s < count; s += COLUMN_RUN) {
+            ptrdiff_t rest = count - s;
+            add_columns(weights, rows, columns + s, codes + s, rest < COLUMN_RUN ? rest : COLUMN_RUN, rest, sums);
+        }
     }
 }
 

@@ -19,6 +19,7 @@
 /* 255 * 127 * 2 would saturate, so bytes become words, above a zero byte: 256 times their value. 256 columns of that,
  * 255 * 127 * 256 * 256 = 2122383360, just fit into 32 bits. */
 #define COLUMN_SHIFT 8
+#define COLUMN_RUN 256
 #define TWO_COLUMNS(acc, pairs, half, a)                                                                        \
     DOT_WORDS(acc, a, _mm256_unpack##half##_epi8(_mm256_setzero_si256(), pairs))
 #define ADD_COLUMNS(acc, codes, low01, high01, low23, high23)                                                   \

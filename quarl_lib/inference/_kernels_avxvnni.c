@@ -14,6 +14,7 @@
 /* vpdpwssd took 1.7 times as long as these two on Zen 5. */
 #define DOT_WORDS(acc, a, b) _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
 #define COLUMN_SHIFT 0
+#define COLUMN_RUN MAX_COLUMNS
 #define ADD_COLUMNS(acc, codes, low01, high01, low23, high23)                                                   \
     do {                                                                                                        \
         __m256i a4 = four_bytes(codes);                                                                          \

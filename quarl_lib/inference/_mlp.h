@@ -5,7 +5,7 @@
 #include "_kernels.h"
 
 enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
-enum { MAX_FEATURES = 65536, MAX_LAYERS = 64, MAX_BATCH = 32, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
+enum { MAX_LAYERS = 64, MAX_BATCH = 32, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
 
 typedef struct {
     enum kind kind;
@@ -36,7 +36,7 @@ typedef struct {
     uint16_t *columns; /* of a w8u8, fp32 or fp16 layer: the listed columns, their values (bytes or floats) */
     float *values;
     ptrdiff_t count[MAX_BATCH];
-    int32_t group_sums[MAX_FEATURES / GROUP];
+    int32_t group_sums[MAX_COLUMNS / GROUP];
     int32_t code_sum[MAX_BATCH];
     float activation_scale[MAX_BATCH];
 } mlp;

@@ -26,7 +26,7 @@ static int get_buffer(PyObject *object, Py_buffer *view, int flags, Py_ssize_t s
 
 static ptrdiff_t encode_layer(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
-                              float *residuals, float *scratch) {
+                              float *residuals, uint8_t *scratch) {
     static const int bits[NUM_KINDS] = KIND_BITS;
     const kernels *k = best_kernels;
     ptrdiff_t groups = kind == W4G128A8 ? cols_padded / GROUP : 1;
@@ -55,7 +55,7 @@ static PyObject *encode(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "iOnnnOOOO:encode", &kind, &objects[0], &rows, &cols, &cols_padded, &objects[1],
                           &objects[2], &objects[3], &objects[4]))
         return NULL;
-    if (kind < 0 || kind >= NUM_KINDS || rows < 1 || cols < 1 || rows > MAX_FEATURES || cols_padded < cols ||
+    if (kind < 0 || kind >= NUM_KINDS || rows < 1 || cols < 1 || rows > MAX_COLUMNS || cols_padded < cols ||
         cols_padded > ((Py_ssize_t)1 << 32) || cols_padded % 8 || (kind == W4G128A8 && cols_padded % GROUP) ||
         (kind == W2A8 && cols_padded % 16))
         return PyErr_Format(PyExc_ValueError, "encode: sizes %zd x %zd (%zd) do not fit kind %d", rows, cols,
@@ -67,7 +67,7 @@ static PyObject *encode(PyObject *module, PyObject *args) {
     int needed[5] = {1, 1, kind > FP16, 0, kind > FP16};
     Py_buffer views[5] = {{0}};
     PyObject *result = NULL;
-    float *scratch = malloc((size_t)cols_padded * 3 * sizeof *scratch);
+    uint8_t *scratch = malloc((size_t)cols_padded * 17 + 64);
     if (!scratch) return PyErr_NoMemory();
     for (int i = 0; i < 5; i++) {
         if (objects[i] == Py_None && !needed[i]) continue;

@@ -93,9 +93,12 @@ def _quantize_half_steps(weight: np.ndarray, levels: int) -> tuple[np.ndarray, n
 
 
 def _lane_sums(rows: np.ndarray) -> np.ndarray:
-    """Sum each row in eight lanes, each in order, then pairwise: the order of the C code."""
-    s = np.cumsum(rows.reshape(len(rows), -1, 8), axis=1)[:, -1]
-    return ((s[:, 0] + s[:, 1]) + (s[:, 2] + s[:, 3])) + ((s[:, 4] + s[:, 5]) + (s[:, 6] + s[:, 7]))
+    """Sum each row in 32 lanes, each in order, then by halves: the order of the C code."""
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 32)))
+    lanes = np.cumsum(padded.reshape(len(rows), -1, 32), axis=1)[:, -1]
+    while lanes.shape[1] > 1:
+        lanes = lanes[:, : lanes.shape[1] // 2] + lanes[:, lanes.shape[1] // 2 :]
+    return lanes[:, 0]
 
 
 def _panels(matrix: np.ndarray, height: int = PANEL) -> list[np.ndarray]:
