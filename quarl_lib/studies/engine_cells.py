@@ -110,14 +110,16 @@ def _pair_rows(policy: Policy, cell: Cell, regime: str, pair: Pair, limit: Pair)
 
 
 def error_rows(policy: Policy, measured: list[Cell]) -> Iterator[Row]:
-    """Yield the errors of every cell's outputs, before the head, against torch fp32.
+    """Yield the errors of every cell's actions against torch fp32; of its Q values where actions are indices.
 
-    mean_relative_error = mean |outputs - fp32| / mean |fp32| over all observations and outputs.
+    mean_relative_error = mean |action - fp32| / mean |fp32| over all observations and dimensions.
     """
-    bare = dataclasses.replace(policy, spec=dataclasses.replace(policy.spec, head=Head()))
-    exact = _loaded(bare, "fp32", "torch")(policy.observations)
+    if policy.spec.head.discrete:
+        policy = dataclasses.replace(policy, spec=dataclasses.replace(policy.spec, head=Head()))
+        measured = [dataclasses.replace(c, engine=_loaded(policy, c.precision, c.backend)) for c in measured]
+    exact = next(cell.engine for cell in measured if (cell.backend, cell.precision) == BASELINE)(policy.observations)
     for cell in measured:
-        error = np.abs(_loaded(bare, cell.precision, cell.backend)(policy.observations) - exact)
+        error = np.abs(cell.engine(policy.observations) - exact)
         yield _row(policy, cell, "mean_relative_error", float(error.mean() / np.abs(exact).mean()))
         yield _row(policy, cell, "max_abs_error", float(error.max()))
 

@@ -33,7 +33,7 @@ class Config:
     calls_per_block: int = 6
     block_ms: float = 6.0
     cold_megabytes: float = 16.0
-    update_repeats: int = 3
+    update_repeats: int = 2
     error_observations: int = 64
     seed: int = 0
 
