@@ -1,4 +1,4 @@
-"""Run every kernel once on small policies: the script for valgrind, which is too slow for the tests (CONTRIBUTING.md)."""
+"""Run every kernel once on small policies, under valgrind (CONTRIBUTING.md says how)."""
 
 from __future__ import annotations
 

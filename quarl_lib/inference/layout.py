@@ -4,8 +4,8 @@
     payload  sections, each at a multiple of 64 bytes: the observation's mean and inverse std, log std, then per layer
              weights, scales, row sums, residuals, bias, LayerNorm's scale and offset; absent ones take no space
 
-A layer's rows (outputs) are padded to 16 and cut into panels of 64 (w8u8: 256); its columns (inputs) are padded to the kernel's
-step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it from
+A layer's rows (outputs) are padded to 16 and cut into panels of 64 (w8u8: 256); its columns (inputs) are padded to the
+kernel's step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it from
 front to back and the lanes of a vector are rows:
 
     w8   [panel][column / 4][row][4 codes]      code -127..127, weight = code * scale
