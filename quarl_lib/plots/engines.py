@@ -61,7 +61,7 @@ def action_times(summary: pd.DataFrame) -> Figure:
     handles += [
         _dot("o", "grey", "filled: hot"),
         Line2D([], [], marker="o", ls="", color="grey", mfc="none", label="hollow: cold"),
-        Line2D([], [], marker="|", ls="", color="grey", ms=9, mew=2, label="tick: reading the weights once, hot"),
+        Line2D([], [], marker="|", ls="", color="grey", ms=9, mew=2, label="tick: reading every weight once, hot"),
     ]
     panels[len(policies)].legend(handles=handles, loc="center", ncols=1)
     return figure

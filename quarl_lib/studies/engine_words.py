@@ -80,7 +80,7 @@ def limit_verdict(summary: pd.DataFrame) -> str:
         if len(rows):
             row = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
             parts.append(f"{policy} {row.us_median / row.limit_us:.2g} times ({row.backend})")
-    return "Fastest int8 engine over the time to read its weights once, hot: " + "; ".join(parts) + "."
+    return "Fastest int8 engine over the time to read every weight once, hot: " + "; ".join(parts) + "."
 
 
 def error_verdict(summary: pd.DataFrame) -> str:
