@@ -171,6 +171,7 @@ def test_loss_is_judged_by_intervals_and_by_what_is_tolerated():
         in qat_words.against_ptq(summary)
     )
     assert qat_words.key_figure(summary) == "PPO CartPole-v1 at 4 bits: QAT 460, PTQ 98"
+    assert qat_words.at_eight_bits(summary) == "Trained at 8 bits everywhere, 1 of 1 agents lose nothing."
     assert "1.20 to 1.40 times" in qat_words.cost(summary)
 
 

@@ -34,7 +34,7 @@ def return_over_bits(summary: pd.DataFrame) -> Figure:
         ax.set_title(f"{env_id}, {algorithm}")
     outer_labels(figure, "bits of a weight", "episode return  (↑ better)")
     legend_above(figure, axes)
-    figure.legends[0].set_ncols(3 if len(axes) > 1 else 2)
+    figure.set_figwidth(max(figure.get_figwidth(), 7.5))
     return figure
 
 

@@ -31,7 +31,7 @@ class Config:
     """Parameters of the bit sweep; the defaults are those of the smoke preset."""
 
     # what is trained: algorithm/environment/actor steps (0: the recipe's own)
-    agents: list[str] = field(default_factory=lambda: ["PPO/CartPole-v1/6000"])
+    agents: list[str] = field(default_factory=lambda: ["PPO/CartPole-v1/4000"])
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     # at how many bits: "4", "4/8/16" (weights/activations/observation) or "4/8/16/8" (first and last layer too)
     bits: list[str] = field(default_factory=lambda: ["8", "4", "2/2/8"])

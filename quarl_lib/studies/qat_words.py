@@ -26,6 +26,16 @@ def verdict(summary: pd.DataFrame) -> str:
     return "Fewest bits of a weight without loss, in any cell of the sweep:\n\n" + "\n".join(sentences)
 
 
+def at_eight_bits(summary: pd.DataFrame) -> str:
+    """Say how many agents keep fp32's return when everything is trained at 8 bits."""
+    rows = summary[(summary.method == "qat") & summary[BITS].eq(8).all(axis=1)]
+    lost = [
+        f"{row.algorithm} {row.env_id} ({row.mean_return:.0f} in [{row.ci_low:.0f}, {row.ci_high:.0f}])"
+        for _, row in rows[~rows.without_loss].iterrows()
+    ]
+    return f"Trained at 8 bits everywhere, {len(rows) - len(lost)} of {len(rows)} agents lose nothing{_listed(lost)}."
+
+
 def against_ptq(summary: pd.DataFrame) -> str:
     """Say where training with the bits beats rounding to the same bits beyond the intervals, and where it loses."""
     better, worse, total = [], [], 0
