@@ -143,7 +143,9 @@ def write_for_ever(directory, ready) -> None:
         ready.set()
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.011, 0.023])
+@pytest.mark.parametrize(
+    "delay_s", [0.011, *(pytest.param(delay_s, marks=pytest.mark.slow) for delay_s in (0.0, 0.003, 0.023, 0.04))]
+)
 def test_killed_while_writing_the_one_before_is_used(tmp_path, delay_s):
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
