@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -58,10 +58,11 @@ def publish(
     actor.send(addresses)
     while not link.should_stop():
         if actor.poll(0.2):
-            wanted = actor.recv()
+            wanted, ticket = actor.recv()
             while actor.poll():
-                wanted = actor.recv()
+                wanted, ticket = actor.recv()
             publishers[wanted].publish(next(messages[wanted]))
+            actor.send(ticket)
     for server in servers:
         server.stop()
 
@@ -87,6 +88,25 @@ def _policy(setup: Setup, seed: int) -> tuple[PolicySpec, Weights]:
     spec = policy_spec(setup.config(), specs.make_environment_spec(control.make(setup.task, seed)))
     torch.manual_seed(seed)
     return spec, policy_weights(mlp(spec.layers[0].in_features, setup.hidden, spec.action_dim))
+
+
+class _Request:
+    """Asks the publisher for a set-up's next weights; set-ups may share a table, so what is waited for has a number."""
+
+    def __init__(self, publisher: Connection, setup: int, tickets: Iterator[int]) -> None:
+        self._publisher, self._setup, self._tickets, self._asked = publisher, setup, tickets, 0
+
+    def __call__(self) -> None:
+        """Ask, and go on."""
+        self._asked = next(self._tickets)
+        self._publisher.send((self._setup, self._asked))
+
+    def wait(self) -> None:
+        """Wait until what was asked for last is published."""
+        deadline = time.monotonic() + FIRST_WEIGHTS_TIMEOUT_S
+        while not (self._publisher.poll(0.5) and self._publisher.recv() == self._asked):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no new weights within {FIRST_WEIGHTS_TIMEOUT_S:g} s; see the publisher's log")
 
 
 class _Runner:
@@ -122,17 +142,12 @@ class _Runner:
     def select_action(self, observation: Any) -> Any:
         return self.explore(self.policy(observation))
 
-    def block(self, steps: int, request: Callable[[], None]) -> list[dict[str, object]]:
-        """Run one block and return a row per stage; `request` asks the publisher for new weights."""
+    def block(self, steps: int, request: _Request) -> list[dict[str, object]]:
+        """Run one block and return a row per stage."""
         from quarl_lib.actorq.actor import run_episode
 
-        before = self.subscriber.version()
         request()
-        deadline = time.monotonic() + FIRST_WEIGHTS_TIMEOUT_S
-        while self.subscriber.version() == before:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no new weights within {FIRST_WEIGHTS_TIMEOUT_S:g} s; see the publisher's log")
-            time.sleep(0.001)
+        request.wait()
         timer = StageTimer()
         self.pull(timer)
         adder = self.make_adder()  # a block leaves an episode unfinished, which Acme's adder cannot forget
@@ -185,13 +200,15 @@ def act(
         _Runner(setup, broadcast, addresses[f"{setup.task} {setup.config().adder}"], seed, link)
         for setup, broadcast in zip(setups, broadcasts, strict=True)
     ]
+    tickets = itertools.count(1)
+    requests = [_Request(publisher, index, tickets) for index in range(len(setups))]
     gc.freeze()
     done = [0] * len(setups)
     for number, index in enumerate(order):
         if link.should_stop():
             return
         gc.collect()
-        rows = runners[index].block(steps, lambda index=index: publisher.send(index))
+        rows = runners[index].block(steps, requests[index])
         link.log("blocks", [{"setup": index, "round": done[index], **row} for row in rows])
         done[index] += 1
         link.set_actor_steps(0, (number + 1) * steps)
