@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import multiprocessing
-import os
 import signal
-import sys
 import threading
 import time
-import traceback
-import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from quarl_lib import results
+from quarl_lib.actorq.children import nothing, start, warm_up
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
 from quarl_lib.actorq.program import Part, Program, Watcher, build
@@ -30,8 +24,6 @@ TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processe
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
 ABORT_GRACE_S = 2.0  # after Ctrl-C or a failure; everything is to be gone within 5 s
 LOOK_EVERY_S = 0.1
-
-_context = multiprocessing.get_context("forkserver")
 
 
 class RunFailed(RuntimeError):
@@ -59,7 +51,7 @@ def run(
     with signals_as_exceptions():
         program = build(config, Path(directory), watchers, evaluated)
         warm_up()
-        with _meter(config, program.link) if metered else contextlib.nullcontext(_nothing) as every_second:
+        with _meter(config, program.link) if metered else contextlib.nullcontext(nothing) as every_second:
             supervise(program, progress, every_second)
     return {table: read(program.link.directory, table) for table in TABLES}
 
@@ -104,9 +96,7 @@ class _Supervisor:
     def start(self, part: Part) -> None:
         generation = self.generations[part.name] = self.generations.get(part.name, -1) + 1
         arguments = (*part.arguments, generation) if part.replaceable else part.arguments
-        process = _context.Process(target=run_part, args=(part.name, part.function, self.link, arguments), daemon=True)
-        with _without_main_module():
-            process.start()
+        process = start(part.name, part.function, self.link, arguments)
         self.running[part.name] = (part, process)
         row = {"part": part.name, "generation": generation, "pid": process.pid, "wall_time_s": self.link.wall_time_s()}
         self.link.log("processes", [row])
@@ -167,88 +157,6 @@ class _Supervisor:
                     process.kill()
             for _, process in self.running.values():
                 process.join(ABORT_GRACE_S)
-
-
-def run_part(name: str, function: Callable[..., None], link: Link, arguments: tuple[Any, ...]) -> None:
-    """Run one part in its own process: its own log, deaf to Ctrl-C, gone when its caller is."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor says what it means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    link.part = name
-    for argument in arguments:
-        if isinstance(argument, Link):
-            argument.part = name
-    log = os.open(link.directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
-    threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
-    cpu_before: list[float] = []
-    threading.Thread(target=_note_cpu, args=(link, cpu_before), daemon=True).start()
-    code = 0
-    try:
-        function(*arguments)
-    except BaseException:
-        if not link.should_stop():
-            (link.directory / "logs" / f"{name}.traceback").write_text(traceback.format_exc())
-            code = 1
-        traceback.print_exc()
-    if cpu_before:
-        link.log("cpu", [{"part": name, "cpu_s": time.process_time() - cpu_before[0]}])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # the threads of Reverb and TensorFlow would hold an ordinary exit up
-
-
-def _end_with_parent(link: Link) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        link.abort()
-        time.sleep(ABORT_GRACE_S)
-        os._exit(1)
-
-
-def _note_cpu(link: Link, cpu_before: list[float]) -> None:
-    """Note the CPU seconds of this process when the actors begin: what came before is starting up."""
-    while not link.actor_steps():
-        time.sleep(LOOK_EVERY_S / 2)
-    cpu_before.append(time.process_time())
-
-
-def warm_up() -> None:
-    """Start the server that forks the parts, and wait until it has imported what they need."""
-    variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MUJOCO_GL": "disabled",
-                 "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}  # fmt: skip
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        forkserver.set_forkserver_preload(["quarl_lib.actorq.preload"])
-        with _without_main_module():
-            forkserver.ensure_running()
-            process = _context.Process(target=_nothing, daemon=True)
-            process.start()
-        process.join()
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _nothing() -> None:
-    pass
-
-
-@contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Keep children from importing the caller's script or notebook again: the parts need nothing of it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 @contextlib.contextmanager
