@@ -101,12 +101,15 @@ def test_killed_actor_is_replaced_and_goes_on_counting(tmp_path):
     assert not processes_in(tmp_path)
 
 
-def test_three_deaths_in_a_minute_end_the_run_with_the_actors_traceback(tmp_path):
+def test_three_deaths_in_a_minute_end_the_run_with_the_actors_traceback(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUARL_RUN_DIR", str(tmp_path / "report"))
     with pytest.raises(RunFailed, match=r"(?s)died 3 times.*ZeroDivisionError: observation of actor 1, generation 2"):
-        launch_local.supervise(parts.program(tmp_path, actors=(parts.act, parts.act_and_raise)))
+        launch_local.supervise(parts.program(tmp_path / "scratch", actors=(parts.act, parts.act_and_raise)))
     assert not processes_in(tmp_path)
+    assert "ZeroDivisionError" in (tmp_path / "report" / "logs" / "actor-1.log").read_text()
 
 
+@pytest.mark.slow
 def test_killed_learner_ends_the_run_even_if_an_actor_hangs(tmp_path):
     before = shared_memory_files()
     program = parts.program(tmp_path, learner=parts.die, actors=(parts.act, parts.hang))

@@ -62,6 +62,7 @@ def test_dqn_program_runs_and_leaves_no_process(tmp_path):
     assert not processes_in(tmp_path)
 
 
+@pytest.mark.slow
 def test_d4pg_program_through_reverb_with_fp32_sent_to_int8_actors(tmp_path):
     config = BALANCE.replace(precision="int8", communication_precision="fp32", transport="reverb")
     tables = launch_local.run(config, tmp_path)

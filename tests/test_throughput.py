@@ -27,6 +27,7 @@ def table():
     return throughput.measure(SETUPS, steps=60, rounds=2)
 
 
+@pytest.mark.slow
 def test_stages_sum_to_the_measured_time_without_overlap(table):
     blocks = table.groupby(["setup", "round"])
     assert len(blocks) == len(SETUPS) * 2
@@ -37,6 +38,7 @@ def test_stages_sum_to_the_measured_time_without_overlap(table):
     assert (table.cpu_s < 1.5 * table.wall_s).all()
 
 
+@pytest.mark.slow
 def test_every_setup_does_its_own_work(table):
     stages = table[table.seconds > 0].groupby("setup").stage.agg(set)
     ours = {"env_step", "select_action", "observe", "pull", "load_weights", "other"}
@@ -49,11 +51,13 @@ def test_every_setup_does_its_own_work(table):
     assert size[0] < size[2] < size[1]  # packed int8, pickled int8, packed fp32
 
 
+@pytest.mark.slow
 def test_our_recipe_beats_the_authors(table):
     blocks = table.drop_duplicates(["setup", "round"]).set_index("setup").wall_s
     assert blocks[2].median() > blocks[0].median()
 
 
+@pytest.mark.slow
 def test_timing_costs_under_one_percent_of_the_cheapest_loop(table):
     timer = StageTimer()
     lap_s = min(timeit.repeat(lambda: timer.lap("env_step"), number=2000, repeat=10)) / 2000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
 import threading
 import time
@@ -134,9 +136,10 @@ class _Supervisor:
     def _obituary(self, part: Part, process: BaseProcess) -> str:
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        written = self.link.directory / "logs" / f"{part.name}.traceback"
+        logs = self.link.directory / "logs"
+        written = logs / f"{part.name}.traceback"
         reason = written.read_text() if code > 0 and written.exists() else ""
-        return f"{part.name} {how}; its output is in {written.with_suffix('.log')}\n{reason}".rstrip()
+        return f"{part.name} {how}; its output is in {_kept(logs / f'{part.name}.log')}\n{reason}".rstrip()
 
     def _overdue(self) -> bool:
         """Say whether what still runs had its time to end."""
@@ -157,6 +160,16 @@ class _Supervisor:
                     process.kill()
             for _, process in self.running.values():
                 process.join(ABORT_GRACE_S)
+
+
+def _kept(log: Path) -> Path:
+    """Copy a part's output into the folder of the notebook's run, where there is one: it outlives a scratch folder."""
+    run_directory = os.environ.get(results.RUN_DIR_VARIABLE)
+    if not run_directory or not log.exists() or log.is_relative_to(run_directory):
+        return log
+    target = Path(run_directory) / "logs" / log.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copyfile(log, target))
 
 
 @contextlib.contextmanager
