@@ -21,10 +21,14 @@ def verdict(summary: pd.DataFrame) -> str:
     else:
         parts.append(f"All {int(summary.seeds.sum())} runs reached their threshold.")
     for row in summary[(summary.precision != "fp32") & summary.speedup.notna()].itertuples():
-        open_question = not (row.speedup_low > 1 or row.speedup_high < 1)
+        if row.speedup_low != row.speedup_low:
+            interval = "; from one seed, without an interval."
+        elif row.speedup_low > 1 or row.speedup_high < 1:
+            interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]."
+        else:
+            interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]: no difference is shown."
         parts.append(
-            f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, fp32 {row.speedup:.2f} times that "
-            f"[{row.speedup_low:.2f}, {row.speedup_high:.2f}]" + (": no difference is shown." if open_question else ".")
+            f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, fp32 {row.speedup:.2f} times that{interval}"
         )
     return " ".join(parts)
 
