@@ -28,7 +28,8 @@ def verdict(summary: pd.DataFrame) -> str:
         else:
             interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]: no difference is shown."
         parts.append(
-            f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, fp32 {row.speedup:.2f} times that{interval}"
+            f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, "
+            f"fp32 {row.speedup:.2f} times that{interval}"
         )
     return " ".join(parts)
 
