@@ -82,6 +82,19 @@ def test_rows_of_an_earlier_run_are_forgotten(tmp_path):
     assert read(tmp_path, "episodes").empty
 
 
+def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path):
+    link = build(CARTPOLE, tmp_path).link
+    link.log("episodes", [{"wall_time_s": seconds} for seconds in (1.0, 4.0, 9.0)])
+    folder = tmp_path / "checkpoints" / "000000010"
+    folder.mkdir(parents=True)
+    (folder / "counters.json").write_text('{"actor_steps": 500, "learner_steps": 10, "wall_time_s": 5.0}')
+    link = build(CARTPOLE.replace(resume=True), tmp_path).link
+    link.start_clock()
+    assert link.actor_steps() == link.resumed_steps == 500
+    assert 5.0 <= link.wall_time_s() < 5.5
+    assert read(tmp_path, "episodes").wall_time_s.tolist() == [1.0, 4.0]  # what came after is played again
+
+
 @pytest.mark.slow
 def test_killed_actor_is_replaced_within_two_seconds_and_its_transitions_are_kept(tmp_path):
     from quarl_lib.actorq import replay
