@@ -191,6 +191,10 @@ def test_the_checksum_is_the_same_in_numpy_and_c(monkeypatch):
     by_c = checksum(data)
     monkeypatch.setattr(extension_module, "_native", None)
     assert checksum(data) == by_c
+    for bit in range(64):  # each bit of a word, the highest too, in each of eight lanes
+        changed = data.copy()
+        changed[64 * 7 + 8 * (bit % 8) : 64 * 7 + 8 * (bit % 8) + 8].view(np.uint64)[0] ^= np.uint64(1 << bit)
+        assert checksum(changed) != by_c
     swapped = data.copy()
     swapped[:64], swapped[64:128] = data[64:128], data[:64]
     assert checksum(swapped) != by_c

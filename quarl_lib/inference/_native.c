@@ -89,7 +89,10 @@ done:
 uint64_t checksum_of(const kernels *k, const uint8_t *data, ptrdiff_t num_bytes) {
     uint64_t sums[16], total = 0;
     k->checksum(data, num_bytes / 64, sums);
-    for (int i = 0; i < 16; i++) total = total * 0x9E3779B97F4A7C15u + sums[i];
+    for (int i = 0; i < 16; i++) {
+        total = (total ^ sums[i]) * 0x9E3779B97F4A7C15u;
+        total ^= total >> 32;
+    }
     return total;
 }
 

@@ -46,8 +46,8 @@ class Engine(Protocol):
         """Use the weights of `buffer` (made by `pack` for this spec and precision) from the next call on.
 
         Without `copy` a native engine reads them where they lie and keeps the buffer alive; the writer must not
-        change it meanwhile. `verify` sums the payload against its checksum, which costs one read of all weights: done by
-        default when copying; in place only the header's own checksum is held, so that a load costs microseconds, and it is
+        change it meanwhile. `verify` holds the payload to its checksum, which costs one read of all weights: done by
+        default when copying. In place only the header's own checksum is held, so that a load costs microseconds: it is
         the writer's protocol (a version before and after) that must tell a half-written payload.
         Raise ValueError, and keep the old weights, if the buffer is truncated, foreign, corrupted, or of another
         layout version.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from types import ModuleType
 
 _native: ModuleType | None = None
@@ -12,7 +13,7 @@ if os.environ.get("QUARL_NATIVE", "1") == "0":
     missing = "turned off by QUARL_NATIVE=0"
 else:
     try:
-        from quarl_lib.inference import _native  # type: ignore[no-redef]
+        _native = import_module("quarl_lib.inference._native")
     except ImportError as error:
         missing = f"the C extension was not built ({error}): install a C compiler and reinstall"
 

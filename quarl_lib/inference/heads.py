@@ -17,7 +17,7 @@ class ActionHead:
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
         self.kind = spec.head.kind
         self.discrete = spec.head.discrete
-        self.low, self.high = np.float32(spec.head.low), np.float32(spec.head.high)
+        self.low, self.high = np.array(spec.head.low, np.float32), np.array(spec.head.high, np.float32)
         self.middle, self.half_width = middle_and_half_width(spec)
         self._state = seed & _MASK
 
@@ -34,6 +34,8 @@ class ActionHead:
         if self.kind == "categorical":
             return np.array([self._categorical(row) for row in outputs], np.int64)
         if self.kind == "gaussian":
+            if log_std is None:
+                raise ValueError("log_std is None: a gaussian head needs it")
             return np.stack([self._gaussian(row, log_std) for row in outputs])
         return outputs
 
@@ -52,7 +54,7 @@ class ActionHead:
 
     def _gaussian(self, mean: np.ndarray, log_std: np.ndarray) -> np.ndarray:
         draws = [math.exp(float(s)) * self._normal() for s in log_std]
-        action = np.float32([float(m) + d for m, d in zip(mean, draws, strict=True)])
+        action = np.array([float(m) + d for m, d in zip(mean, draws, strict=True)], np.float32)
         return np.clip(action, self.low, self.high) if self.low.size else action
 
     def _normal(self) -> float:
@@ -71,5 +73,5 @@ class ActionHead:
 
 def middle_and_half_width(spec: PolicySpec) -> tuple[np.ndarray, np.ndarray]:
     """Return the middle and half the width of the action's bounds, float32 [action_dim] or empty."""
-    low, high = np.float64(spec.head.low), np.float64(spec.head.high)
-    return np.float32((low + high) / 2), np.float32((high - low) / 2)
+    low, high = np.array(spec.head.low), np.array(spec.head.high)
+    return ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)

@@ -5,8 +5,8 @@
              weights, scales, row sums, residuals, bias, LayerNorm's scale and offset; absent ones take no space
 
 A layer's rows (outputs) are padded to 16 and cut into panels of 64 (w8u8: 256); its columns (inputs) are padded to the
-kernel's step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it from
-front to back and the lanes of a vector are rows:
+kernel's step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it
+from front to back and the lanes of a vector are rows:
 
     w8   [panel][column / 4][row][4 codes]      code -127..127, weight = code * scale
     w8u8 [panel][column][row]                   the same codes; a column lies together, so that it can be left out

@@ -49,9 +49,9 @@ def spec_from_module(
     weights = Weights(
         layers=all_arrays[len(convs) :],
         conv=all_arrays[: len(convs)],
-        observation_mean=_float32(observation_mean),
-        observation_inverse_std=_float32(observation_inverse_std),
-        log_std=_float32(log_std),
+        observation_mean=_optional(observation_mean),
+        observation_inverse_std=_optional(observation_inverse_std),
+        log_std=_optional(log_std),
     )
     weights.check(spec)
     return spec, weights
@@ -109,9 +109,12 @@ def _linear_arrays(part: nn.Linear | nn.Conv2d, out: int) -> dict[str, np.ndarra
     return {"weight": _float32(part.weight), "bias": bias}
 
 
-def _float32(array: Tensor | np.ndarray | None) -> np.ndarray | None:
+def _float32(array: Tensor | np.ndarray) -> np.ndarray:
     """Return a contiguous float32 array, a view where the source is one already."""
-    if array is None:
-        return None
-    array = array.detach().cpu().numpy() if hasattr(array, "detach") else array
+    if not isinstance(array, np.ndarray):
+        array = array.detach().cpu().numpy()
     return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _optional(array: np.ndarray | None) -> np.ndarray | None:
+    return None if array is None else _float32(np.asarray(array))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from statistics import median
+from types import ModuleType
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def create(spec: PolicySpec, precision: str, seed: int = 0, isa: str | None = No
             )
         )  # fmt: skip
     bounds = (spec.head.low, spec.head.high, *middle_and_half_width(spec)) if spec.head.low else ()
-    engine = extension.native().Engine(
+    engine = _extension().Engine(
         layers=tuple(rows),
         header=layout.header,
         num_bytes=layout.num_bytes,
@@ -70,13 +71,11 @@ def create(spec: PolicySpec, precision: str, seed: int = 0, isa: str | None = No
 
 def read_bandwidth(num_bytes: int, repeats: int = 30) -> float:
     """Return the GB/s at which one core reads `num_bytes` again and again (median): L2, L3 or DRAM by their size."""
-    if extension.native() is None:
-        raise RuntimeError(f"no native kernels to read with: {extension.missing}")
     if num_bytes < 256 or repeats < 1:
         raise ValueError(f"num_bytes is {num_bytes} and repeats {repeats}: give at least 256 and 1")
     data = aligned_empty(num_bytes)
     data[:] = 1
-    return num_bytes / median(extension.native().read_seconds(data, repeats)) / 1e9
+    return num_bytes / median(_extension().read_seconds(data, repeats)) / 1e9
 
 
 def instruction_sets() -> dict[str, str]:
@@ -84,10 +83,17 @@ def instruction_sets() -> dict[str, str]:
     found = {}
     for name in ("avx512", "avxvnni", "avx2", "portable") if extension.native() else ():
         try:
-            found[extension.native().isa(name)] = "ok"
+            found[_extension().isa(name)] = "ok"
         except ValueError as error:
             found[name] = str(error)
     return found
+
+
+def _extension() -> ModuleType:
+    module = extension.native()
+    if module is None:
+        raise RuntimeError(f"no native kernels: {extension.missing}")
+    return module
 
 
 def _offset(section: Section | None) -> int:
@@ -96,5 +102,5 @@ def _offset(section: Section | None) -> int:
 
 def _new_output(discrete: bool, action_dim: int, n: int | None = None) -> np.ndarray:
     if discrete:
-        return np.empty(n, np.int64)
+        return np.empty(n or 0, np.int64)
     return np.empty(action_dim if n is None else (n, action_dim), np.float32)

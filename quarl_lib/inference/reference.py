@@ -6,7 +6,7 @@ import numpy as np
 
 from quarl_lib.inference import tiles
 from quarl_lib.inference.heads import ActionHead
-from quarl_lib.inference.layout import GROUP, LayerLayout, activation_limit, layout_of
+from quarl_lib.inference.layout import GROUP, LayerLayout, Section, activation_limit, layout_of
 from quarl_lib.inference.pack import as_bytes, check_buffer, read_version
 from quarl_lib.inference.spec import Layer, PolicySpec
 
@@ -45,9 +45,10 @@ class NumpyEngine:
         matrices = [tiles.decode(layer, layer.weights.view(data)) for layer in self._layout.layers]
         layout = self._layout
         self._weights = [(m, _sections(layer, data)) for m, layer in zip(matrices, layout.layers, strict=True)]
-        self._mean = layout.observation_mean and layout.observation_mean.view(data).copy()
-        self._inverse_std = layout.observation_inverse_std and layout.observation_inverse_std.view(data).copy()
-        self._log_std = layout.log_std and layout.log_std.view(data)[: self.spec.action_dim].copy()
+        inputs = self.spec.layers[0].in_features
+        self._mean = _copied(layout.observation_mean, data, inputs)
+        self._inverse_std = _copied(layout.observation_inverse_std, data, inputs)
+        self._log_std = _copied(layout.log_std, data, self.spec.action_dim)
         self.weights_version = read_version(data)
 
     def __call__(self, observation: np.ndarray) -> np.ndarray | int:
@@ -62,10 +63,9 @@ class NumpyEngine:
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return the last layer's outputs [n, action_dim] for observations [n, obs_dim]."""
-        if self._mean is not None:
-            n = x.shape[1]
+        if self._mean is not None and self._inverse_std is not None:
             clip = np.float32(self.spec.observation_clip)
-            x = np.clip((x - self._mean[:n]) * self._inverse_std[:n], -clip, clip)
+            x = np.clip((x - self._mean) * self._inverse_std, -clip, clip)
         for i in range(len(self.spec.layers)):
             x = np.stack([self.run_layer(i, row)[2] for row in x])
         for row in x:
@@ -208,6 +208,10 @@ def _check_finite(x: np.ndarray, where: str) -> None:
     if len(bad):
         index = tuple(int(i) for i in bad[0])
         raise ValueError(f"{where}[{', '.join(map(str, index))}] is {x[index]}: it must be finite")
+
+
+def _copied(section: Section | None, data: np.ndarray, length: int) -> np.ndarray | None:
+    return None if section is None else section.view(data)[:length].copy()
 
 
 def _sections(layer: LayerLayout, data: np.ndarray) -> dict[str, np.ndarray]:

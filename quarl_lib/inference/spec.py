@@ -121,13 +121,12 @@ class PolicySpec:
             raise ValueError(f"PolicySpec.observation_clip is {self.observation_clip}: give a positive number or inf")
         if bool(self.conv) != (self.image_shape is not None):
             raise ValueError("PolicySpec.conv and PolicySpec.image_shape go together: give both or neither")
-        if self.conv:
-            self._check_conv()
+        if self.image_shape:
+            self._check_conv(*self.image_shape)
 
-    def _check_conv(self) -> None:
+    def _check_conv(self, channels: int, height: int, width: int) -> None:
         if self.normalize_observation:
             raise ValueError("PolicySpec.normalize_observation is True: images are only divided by 255")
-        channels, height, width = self.image_shape
         for i, conv in enumerate(self.conv):
             if conv.in_channels != channels:
                 raise ValueError(f"PolicySpec.conv[{i}].in_channels is {conv.in_channels}: it gets {channels}")
@@ -194,12 +193,12 @@ class Weights:
                 index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
                 raise ValueError(f"{name}[{', '.join(map(str, index))}] is {array[index]}: weights must be finite")
 
-    def named_arrays(self, spec: PolicySpec) -> list[tuple[str, np.ndarray, tuple[int, ...]]]:
+    def named_arrays(self, spec: PolicySpec) -> list[tuple[str, np.ndarray | None, tuple[int, ...]]]:
         """List (name, array, shape that `spec` asks for) of every array; raise ValueError if the counts differ."""
         for name, have, want in (("layers", self.layers, spec.layers), ("conv", self.conv, spec.conv)):
             if len(have) != len(want):
                 raise ValueError(f"Weights.{name} has {len(have)} entries: the spec has {len(want)}")
-        rows: list[tuple[str, np.ndarray, tuple[int, ...]]] = []
+        rows: list[tuple[str, np.ndarray | None, tuple[int, ...]]] = []
         if spec.normalize_observation:
             rows.append(("observation_mean", self.observation_mean, spec.observation_shape))
             rows.append(("observation_inverse_std", self.observation_inverse_std, spec.observation_shape))
