@@ -136,7 +136,7 @@ def check_precision(precision: str) -> None:
 
 
 def checksum(data: np.ndarray) -> int:
-    """Return 64 bits over bytes (a multiple of 64): in eight lanes of 64-bit words their sum and the sum of sums, mixed.
+    """Return 64 bits over bytes (a multiple of 64): of eight lanes of 64-bit words the sum and the sum of sums, mixed.
 
     As in Fletcher's checksum a changed word changes its lane's sum, and two swapped words the sum of sums; mixing 16
     values into one leaves a chance of 2^-64. It runs at the speed of memory; a CRC would cost as much as ten actions.
