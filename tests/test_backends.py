@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from quarl_lib.inference import BACKENDS, PRECISIONS, Head, choice, make_engine, torch_backend
+from quarl_lib.inference import BACKENDS, PRECISIONS, Head, benchmark, choice, make_engine, torch_backend
 from quarl_lib.inference.benchmark import Schedule, one_thread, paired
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.observations import ObservationCheck
@@ -282,6 +283,16 @@ def test_pairs_alternate_and_tell_a_known_ratio():
     assert firsts.count("small") >= 3  # the blocks took turns
     with pytest.raises(ValueError, match="rounds=0"):
         Schedule(rounds=0)
+
+
+def test_a_call_that_waits_is_told_from_one_that_works():
+    data = np.ones(200_000, np.float32)
+    outcomes = [benchmark._timed(lambda: time.sleep(0.002), 1)[1] for _ in range(3)]
+    assert outcomes == [False, False, False]
+    assert any(benchmark._timed(lambda: data.sum(), 1)[1] for _ in range(200))
+    calls = iter([lambda: time.sleep(0.05), *300 * [lambda: data.sum()]])
+    block = benchmark.time_block(lambda: next(calls)(), Schedule(calls=5, block_ms=1e6, warm_calls=0), 1000.0)
+    assert block.median_us < 40_000
 
 
 def test_native_int8_beats_torch_fp32_four_times():

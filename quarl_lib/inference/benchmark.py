@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter, perf_counter_ns
+from time import perf_counter, perf_counter_ns, thread_time_ns
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from quarl_lib.inference.pack import aligned_empty
 
 Call = Callable[[], object]
 MEASURED_US = 20.0  # a clock read costs up to 0.1 us: calls shorter than this are timed several at once
+WAITED_SHARE = 0.03  # of a timed stretch that the thread may have spent off the processor
+MOST_TRIES = 4  # times the wanted calls, on a machine that interrupts nearly all of them
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def estimate_us(call: Call, budget_ms: float = 5.0) -> float:
     call()
     best, deadline = np.inf, perf_counter() + budget_ms / 1e3
     while True:
-        best = min(best, _timed(call, 1))
+        best = min(best, _timed(call, 1)[0])
         if perf_counter() > deadline:
             return best
 
@@ -100,21 +102,31 @@ def time_block(call: Call, schedule: Schedule, expected_us: float, before: Call 
     # A call with cold caches cannot be repeated at once; a hot one that the clock would blur must be.
     repeats = 1 if before else max(1, round(MEASURED_US / max(expected_us, 0.05)))
     share = max(1, int(schedule.block_ms * 1e3 / max(expected_us * repeats, 1e-3)))
-    times = []
+    wanted = min(schedule.calls, share)
+    undisturbed: list[float] = []
+    disturbed: list[float] = []
     for _ in range(min(schedule.warm_calls, share) * (before is None)):
         call()
-    for _ in range(min(schedule.calls, share)):
+    while len(undisturbed) < wanted and len(undisturbed) + len(disturbed) < MOST_TRIES * wanted:
         if before:
             before()
-        times.append(_timed(call, repeats))
+        time_us, alone = _timed(call, repeats)
+        (undisturbed if alone else disturbed).append(time_us)
+    times = undisturbed or disturbed
     return Block(float(np.median(times)), min(times))
 
 
-def _timed(call: Call, repeats: int) -> float:
-    start = perf_counter_ns()
+def _timed(call: Call, repeats: int) -> tuple[float, bool]:
+    """Return microseconds per call, and whether the thread had the processor to itself all the while.
+
+    A slow call is more often interrupted by other processes than a quick one: counted, that would flatter the quick.
+    """
+    cpu_start, start = thread_time_ns(), perf_counter_ns()
     for _ in range(repeats):
         call()
-    return (perf_counter_ns() - start) / repeats / 1e3
+    wall = perf_counter_ns() - start
+    waited = wall - (thread_time_ns() - cpu_start)
+    return wall / repeats / 1e3, waited < WAITED_SHARE * wall
 
 
 def paired(
@@ -147,4 +159,4 @@ def paired(
 
 def milliseconds(call: Call) -> float:
     """Return what one call takes, in milliseconds."""
-    return _timed(call, 1) / 1e3
+    return _timed(call, 1)[0] / 1e3
