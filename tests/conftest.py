@@ -19,7 +19,7 @@ import pytest  # noqa: E402
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def add_study(project: Path, name: str, cell: str | None = None, *, at: int = 4) -> Path:
+def add_study(project: Path, name: str, cell: str | None = None, *, at: int = 3) -> Path:
     """Put a copy of the template's notebook and params under a new name, with a further code cell at `at`."""
     notebook = json.loads((TEMPLATE / "notebooks" / "01_dice.ipynb").read_text())
     if cell is not None:

@@ -81,6 +81,7 @@ def test_run_all_shows_the_figure_and_runs_again_with_another_parameter(lab, pro
         assert "20," in (tmp_path / "run" / "summary.csv").read_text()
 
 
+@pytest.mark.slow
 def test_interrupted_kernel_stays_usable_and_leaves_no_process(lab, project):
     add_study(project, "waits", "import subprocess\nsubprocess.run(['sleep', '986'])")
     with Browser() as browser:

@@ -61,10 +61,12 @@ def suite(tmp_path_factory):
     foreign = json.loads(good.read_text())
     foreign["metadata"]["kernelspec"] = {"name": "julia-9", "display_name": "Julia", "language": "julia"}
     good.write_text(json.dumps(foreign))
-    tasks = plan.make(project, "all", "smoke")
-    options = runner.Options(jobs=3, cell_timeout_s=5.0, grace_s=3.0)
-    records = {record["study"]: record for record in runner.run(tasks, options)}
-    return project / "outputs", records
+    hanging = "stubborn,hangs"
+    others = ",".join(name for name in ("dice", *ENDS) if name not in hanging)
+    records = runner.run(plan.make(project, others, "smoke"), runner.Options(jobs=3))
+    # Apart, so that a busy machine's slow imports are not taken for a cell that hangs.
+    records += runner.run(plan.make(project, hanging, "smoke"), runner.Options(jobs=3, cell_timeout_s=3.0, grace_s=2.0))
+    return project / "outputs", {record["study"]: record for record in records}
 
 
 def test_good_run_is_ok_and_complete_whatever_kernel_the_notebook_names(suite):
@@ -85,12 +87,12 @@ def test_good_run_is_ok_and_complete_whatever_kernel_the_notebook_names(suite):
 @pytest.mark.parametrize(
     ("study", "state", "said", "cell"),
     [
-        ("raises", "failed", "('no such luck with cores', '1')", 5),
-        ("exits", "failed", "a cell ended the notebook early", 5),
-        ("os_exit", "failed", "the kernel died", 5),
-        ("killed", "failed", "the kernel died", 5),
-        ("stubborn", "timeout", "one cell took longer than 5 s", 5),
-        ("hangs", "timeout", "one cell took longer than 5 s", 5),
+        ("raises", "failed", "('no such luck with cores', '1')", 4),
+        ("exits", "failed", "a cell ended the notebook early", 4),
+        ("os_exit", "failed", "the kernel died", 4),
+        ("killed", "failed", "the kernel died", 4),
+        ("stubborn", "timeout", "one cell took longer than 3 s", 4),
+        ("hangs", "timeout", "one cell took longer than 3 s", 4),
     ],
 )
 def test_bad_end_has_its_state_its_reason_its_notebook_and_its_report(suite, study, state, said, cell):
