@@ -71,6 +71,7 @@ def test_summary_by_hand(summary):
     for column in ("speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high"):
         assert int8[column] == pytest.approx(500 / 150)  # paired: no spread although the machine's speed halved
     assert int8.speedup_over_one == pytest.approx(2.0)
+    assert int8.cores_used == pytest.approx(2.2)
     assert int8.seconds_for_steps == pytest.approx(0.225)
 
 
@@ -87,6 +88,9 @@ def test_words_figures_and_projection(summary):
     assert "2 actors take a step every 225 µs, 2.00 × one actor" in words.verdict(summary)
     assert "from 16 cores on the learner binds" in words.projection_verdict(projected)
     assert "Where every actor has a core the model is off by" in words.model_verdict(summary)
+    assert "other work" not in words.model_verdict(summary)
+    crowded = summary.assign(cores_used=[1.0, 1.2, 1.2] * 2)
+    assert "At 2 of the 4 points other work left" in words.model_verdict(crowded)
     assert words.beside_paper(summary).ours.tolist() == ["1.80 ×", "2.00 ×"]
     plt.close(figures.time_over_actors(summary).figure)
     plt.close(figures.projection(projected))

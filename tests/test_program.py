@@ -174,7 +174,8 @@ print(len(tables["episodes"]) > 5)"""
 @pytest.mark.parametrize("task", [task.task for task in PAPER_TASKS])
 def test_table_3_runs_500_steps_at_the_papers_sizes(tmp_path, task):
     changes = dict(actor_steps=500, n_actors=1, precision="int8", min_replay=256, samples_per_insert=2.0,
-                   error_buffer=256.0, update_period=100, publish_period=1, eval_period=500, eval_episodes=1)  # fmt: skip
+                   error_buffer=256.0, update_period=100, publish_period=1, eval_period=500,
+                   eval_episodes=1)  # fmt: skip
     tables = launch_local.run(paper_config(task, **changes), tmp_path)
     assert tables["timing"].query("stage == 'select_action'")["count"].sum() >= 500
     assert tables["timing"].learner_steps.max() >= 1

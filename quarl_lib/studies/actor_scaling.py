@@ -20,7 +20,7 @@ from quarl_lib.studies.actor_blocks import in_order
 SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
     "bound_by", "speedup_over_one", "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high",
-    "actor_us", "learner_us", "cpu_us", "seconds_for_steps",
+    "actor_us", "learner_us", "cpu_us", "cores_used", "seconds_for_steps",
 )  # fmt: skip
 
 
@@ -172,8 +172,8 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
     """Return one row per precision and number of actors: microseconds a step, measured and predicted.
 
     The prediction is the slowest of `bounds` with the actor's and the CPU time of the run with one actor, and the
-    learner's mean update. `fits` says whether there were as many cores as actors. Ratios are paired by round, with 95 %
-    intervals.
+    learner's mean update. `fits` says whether there were as many cores as actors, `cores_used` how many the program
+    got beside other work on the machine. Ratios are paired by round, with 95 % intervals.
     """
     runs = table.sort_values("round")
     groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
@@ -208,6 +208,7 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
                 "actor_us": actor_us,
                 "learner_us": learner_us,
                 "cpu_us": cpu_us,
+                "cores_used": (group.cpu_us / group.us_per_step).median(),
                 "seconds_for_steps": (group.us_per_step * group.actor_steps).median() / 1e6,
             }
         )

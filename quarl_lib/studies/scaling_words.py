@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+BUSY_SHARE = 0.85
+
 
 def verdict(summary: pd.DataFrame) -> str:
     """Say how each precision scales to the machine's cores, and int8 against fp32 there."""
@@ -33,7 +35,14 @@ def model_verdict(summary: pd.DataFrame) -> str:
     if len(past):
         text += f", past the cores by {past.max():.0%} at most ({len(past)} points)"
     sides = ", ".join(f"{count} by the {side}" for side, count in summary.bound_by.value_counts().items())
-    return f"{text}. Of all points, {sides} set the pace, says the model."
+    text += f". Of all points, {sides} set the pace, says the model."
+    crowded = summary[summary.fits & (summary.cores_used < BUSY_SHARE * summary.n_actors)]
+    if len(crowded):
+        text += (
+            f" At {len(crowded)} of the {len(fits)} points other work left each actor less than {BUSY_SHARE:.0%} of a "
+            "core; no prediction can hold there."
+        )
+    return text
 
 
 def projection_verdict(table: pd.DataFrame) -> str:
