@@ -78,7 +78,7 @@ def weight_levels(levels: pd.DataFrame) -> Figure:
     figure, axes = panels(len(groups), columns=4)
     for ax, ((method, bits), group) in zip(axes, groups, strict=True):
         if method == "fp32":
-            options = {"bins": 60, "range": (-limit, limit), "histtype": "stepfilled"}
+            options: dict[str, Any] = {"bins": 60, "range": (-limit, limit), "histtype": "stepfilled"}
             ax.hist(group.weight, weights=group["count"], color=PRECISION_COLORS["fp32"], **options)
             ax.set_title(f"fp32, {first.algorithm.iloc[0]} {first.env_id.iloc[0]}", fontsize="small")
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from quarl_lib.quantization.observers import (
     TensorRange,
 )
 
+Policy = TypeVar("Policy", bound=nn.Module)
 METHODS = ("minmax", "lsq")
 GRIDS = ("affine", "engine")
 ENGINE_BITS = {"int8": (8, 8), "int8a16": (8, 16), "int4": (4, 8), "int2": (2, 8)}  # weights, activations
@@ -102,7 +104,8 @@ class QATConfig:
 class FakeQuantLayer(nn.Module):
     """What fake-quantized Linear and Conv2d share: two quantizers and the switch that starts them."""
 
-    weight: nn.Parameter
+    weight: Tensor
+    bias: Any  # a Parameter or None, which torch's own annotations of Linear and Conv2d tell differently
     running_enabled: Tensor
 
     def _adopt(self, layer: nn.Linear | nn.Conv2d, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
@@ -192,7 +195,7 @@ def start_quantization(module: nn.Module) -> None:
         layer.running_enabled.fill_(1.0)
 
 
-def quantize_trained(policy: nn.Module, where: Sequence[str], config: QATConfig, observations: Tensor) -> nn.Module:
+def quantize_trained(policy: Policy, where: Sequence[str], config: QATConfig, observations: Tensor) -> Policy:
     """Return a copy of a trained fp32 policy on QAT's own grid, without training: PTQ with nothing else changed.
 
     The range of every layer's input comes from one pass over `observations` [n, ...].

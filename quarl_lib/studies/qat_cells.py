@@ -51,11 +51,12 @@ class Bits:
             raise ValueError(f"bits={text!r}: give one number, or weights/activations/observation[/edge layers]")
         parts = [int(part) for part in text.split("/")]
         parts = parts * 4 if len(parts) == 1 else [*parts, parts[0]][:4]
+        bits = cls(*parts)
         try:
-            QATConfig(*parts)
+            bits.config("qat")
         except ValueError as error:
             raise ValueError(f"bits={text!r}: {error}") from error
-        return cls(*parts)
+        return bits
 
     def __str__(self) -> str:
         parts = dataclasses.astuple(self)
@@ -171,7 +172,7 @@ def _trained(cell: Cell) -> tuple[Agent, float]:
     env = make_training_env(recipe, cell.seed)
     model = make_model(recipe, env, cell.seed)
     begin = time.process_time()
-    model.learn(cell.actor_steps, callback=callbacks)
+    model.learn(cell.actor_steps, callback=list(callbacks))
     seconds = time.process_time() - begin - keep_best.seconds
     agent = trained_agent(model, cell.env_id)
     if cell.method == "fp32":
