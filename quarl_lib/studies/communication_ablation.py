@@ -41,8 +41,8 @@ class Config:
     curve_precision: str = "int8"
     curve_periods: list[int] = field(default_factory=lambda: [10, 1000])
     curve_seeds: list[int] = field(default_factory=lambda: [0])
-    curve_actor_steps: int = 2000
-    curve_seconds: float = 6.0
+    curve_actor_steps: int = 1200
+    curve_seconds: float = 4.0
     policy_hidden: list[int] = field(default_factory=lambda: [64, 64])
     critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
     n_actors: int = 2
