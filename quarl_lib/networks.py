@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,8 +26,9 @@ def make_policy(observation_size: int, action_size: int, hidden: Sequence[int]) 
     The last layer starts near zero, where tanh passes gradients on.
     """
     policy = mlp(observation_size, hidden, action_size)
-    nn.init.normal_(policy[-1].weight, std=FINAL_LAYER_STD)
-    nn.init.zeros_(policy[-1].bias)
+    last: Any = policy[-1]
+    nn.init.normal_(last.weight, std=FINAL_LAYER_STD)
+    nn.init.zeros_(last.bias)
     return policy.append(nn.Tanh())
 
 

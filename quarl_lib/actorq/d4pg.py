@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from acme.specs import EnvironmentSpec
 from torch.nn import functional
@@ -77,7 +79,7 @@ def init(config: Config, spec: EnvironmentSpec, device: torch.device) -> State:
 
 def update(config: Config, state: State, batch: Batch) -> dict[str, torch.Tensor]:
     """Take one step with policy and critic; return losses and norms as scalars on the state's device."""
-    policy, critic = state.online["policy"], state.online["critic"]
+    policy, critic = state.online["policy"], cast(DistributionalCritic, state.online["critic"])
     support = critic.support
     with torch.no_grad():
         next_logits = state.target["critic"](batch.o_t, state.target["policy"](batch.o_t))

@@ -50,7 +50,7 @@ def run(config: Config, link: Link) -> None:
         learner = Learner(config, link, spec, state, server.address)
         batches = replay.make_dataset(config, server.address, spec, learner.finished)
         learner.learn(batches)
-        batches.close()  # a sampler that still waits would hold the server up  # type: ignore[attr-defined]
+        batches.close()  # a sampler that still waits would hold the server up
     finally:
         server.stop()
 

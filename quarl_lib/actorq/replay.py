@@ -11,7 +11,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -144,8 +144,9 @@ class NStepAdder(base.Adder):
     def add(self, action, next_timestep, extras=()) -> None:
         """Write every transition that ends with this step."""
         step_type, reward, discount, observation = next_timestep
-        for ending in self._nstep.step(action, float(reward), float(discount), observation, step_type == 2):
-            self._waiting.append(self._layout.pack(*ending, observation))
+        ended = self._nstep.step(action, float(reward), float(discount), observation, step_type == 2)
+        for o_tm1, a_tm1, r_t, d_t in ended:
+            self._waiting.append(self._layout.pack(o_tm1, a_tm1, r_t, d_t, observation))
         if len(self._waiting) >= self._flush_period:
             self._flush(self._flush_period)
 
@@ -210,7 +211,7 @@ def make_adder(
 
 def make_dataset(
     config: Config, address: str, spec: EnvironmentSpec, should_stop: Callable[[], bool] = lambda: False
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Return batches sampled by one worker (3 ms for 256; Acme's dataset takes 7); ends when `should_stop()`."""
     samples = reverb.TrajectoryDataset.from_table_signature(
         address, REPLAY_TABLE, max_in_flight_samples_per_worker=config.batch_size, num_workers_per_iterator=1,

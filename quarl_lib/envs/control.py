@@ -158,7 +158,7 @@ class ControlEnvironment(dm_env.Environment):
 
     def _convert(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         step_type, reward, discount, observation = timestep
-        vector = self._flatten(observation)
+        vector: Any = self._flatten(observation)
         _check_finite(vector, self._task)
         if not self._flat:
             vector = {name: np.asarray(value, np.float32) for name, value in observation.items()}

@@ -147,7 +147,7 @@ def paired(
         for number in range(schedule.rounds):
             for index in rng.permutation(len(candidates)):
                 name = list(candidates)[index]
-                sides = {
+                sides: dict[str, Callable] = {
                     "candidate": lambda name=name: time_block(candidates[name], schedule, expected[name], before),
                     "baseline": lambda: time_block(baseline, schedule, baseline_us, before),
                 }

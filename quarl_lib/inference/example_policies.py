@@ -57,7 +57,7 @@ def example_observations(spec: PolicySpec, count: int, rng: np.random.Generator)
     """Draw observations: standard normal, or for images uint8 squares of 4 x 4 pixels of one brightness."""
     if not spec.conv:
         return rng.standard_normal((count, *spec.observation_shape), np.float32)
-    channels, height, width = spec.image_shape
+    channels, height, width = spec.observation_shape
     coarse = rng.integers(0, 256, (count, channels, -(-height // 4), -(-width // 4)), np.uint8)
     return np.ascontiguousarray(coarse.repeat(4, axis=2).repeat(4, axis=3)[:, :, :height, :width])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime as ort
 
@@ -38,7 +40,7 @@ class OnnxEngine(FrameworkEngine):
         """Make an engine without weights."""
         super().__init__(spec, precision, seed)
         self.ranges: list[Range] | None = None
-        self._session: ort.InferenceSession | None = None
+        self._session: Any = None
         self._weights: Weights | None = None
 
     def load_export(self, message: bytes, weights_version: int = 0) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from quarl_lib.inference.heads import middle_and_half_width
@@ -40,7 +42,7 @@ def build(
         floats = graph.node("Cast", [name], to=TensorProto.FLOAT)
         name = graph.node("Mul", [floats, graph.constant("one_255th", np.float32(1 / 255))])
     for index, (conv, arrays) in enumerate(zip(spec.conv, weights.conv, strict=True)):
-        folds = ranges is not None and index == 0 and foldable(conv, spec.image_shape)
+        folds = ranges is not None and index == 0 and foldable(conv, spec.observation_shape)
         name = graph.folded_conv(conv, arrays, name) if folds else graph.conv(index, conv, arrays, name)
     if spec.conv:
         name = graph.flatten(name, len(spec.conv))
@@ -65,12 +67,12 @@ class _Graph:
         self.taps: list[str] = []
         self.input_scale = np.float32(1.0)  # of the layer that is being written, where static
 
-    def node(self, operator: str, inputs: list[str], output: str = "", domain: str = "", **attributes: object) -> str:
+    def node(self, operator: str, inputs: list[str], output: str = "", domain: str = "", **attributes: Any) -> str:
         output = output or f"{operator}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [output], domain=domain, **attributes))
         return output
 
-    def constant(self, name: str, value: np.ndarray) -> str:
+    def constant(self, name: str, value: ArrayLike | None) -> str:
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
@@ -85,7 +87,7 @@ class _Graph:
     def conv(self, index: int, conv: Conv, arrays: LayerWeights, name: str) -> str:
         name = self._layer_input(index, name, pixels=index == 0)
         weight, bias = self._weights(index, arrays.weight, arrays.bias, axis=0)
-        shape = {"kernel_shape": 2 * [conv.kernel], "strides": 2 * [conv.stride]}
+        shape: dict[str, Any] = {"kernel_shape": 2 * [conv.kernel], "strides": 2 * [conv.stride]}
         return self.activation(conv.activation, self.node("Conv", [name, weight, bias], **shape))
 
     def folded_conv(self, conv: Conv, arrays: LayerWeights, name: str) -> str:
@@ -129,7 +131,10 @@ class _Graph:
     def bounded(self, name: str, spec: PolicySpec) -> str:
         """Squash or clip to the action's bounds; heads that choose or draw run outside the graph."""
         if spec.head.kind == "clip":
-            low, high = (self.constant(k, np.float32(v)) for k, v in (("low", spec.head.low), ("high", spec.head.high)))
+            low, high = (
+                self.constant(k, np.asarray(v, np.float32))
+                for k, v in (("low", spec.head.low), ("high", spec.head.high))
+            )
             return self.node("Min", [self.node("Max", [name, low]), high])
         if spec.head.kind != "tanh":
             return name
@@ -168,8 +173,8 @@ class _Graph:
         # The bias joins the integer sums, so its scale is the product of the input's and the weights'.
         sum_scale = scale * self.input_scale
         sums = self.constant(f"bias{index}", np.rint(bias / sum_scale).astype(np.int32))
-        bias = self.node("DequantizeLinear", [sums, self.constant(f"bias_scale{index}", sum_scale)], axis=0)
-        return self.node("DequantizeLinear", inputs, axis=axis), bias
+        summed = self.node("DequantizeLinear", [sums, self.constant(f"bias_scale{index}", sum_scale)], axis=0)
+        return self.node("DequantizeLinear", inputs, axis=axis), summed
 
     def _dynamic_int8(self, index: int, arrays: LayerWeights, name: str) -> str:
         codes, scale = quantize_per_channel(arrays.weight, 0, self.code_max)
@@ -186,12 +191,12 @@ class _Graph:
         inputs = [name, self.constant(f"codes{index}", packed), self.constant(f"scale{index}", scale)]
         rows, columns = arrays.weight.shape
         # Level 4 lets the kernel quantize its input to 8 bits and sum integers.
-        sizes = {"K": columns, "N": rows, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
+        sizes: dict[str, Any] = {"K": columns, "N": rows, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
         product = self.node("MatMulNBits", inputs, domain="com.microsoft", **sizes)
         return self.node("Add", [product, self.constant(f"bias{index}", arrays.bias)])
 
 
-def foldable(conv: Conv, image_shape: tuple[int, int, int]) -> bool:
+def foldable(conv: Conv, image_shape: tuple[int, ...]) -> bool:
     """Tell whether the convolution's kernel and image are whole blocks of its stride."""
     return conv.stride > 1 and not any(size % conv.stride for size in (conv.kernel, *image_shape[1:]))
 

@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ QUANTIZED_ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
 class _Normalize(nn.Module):
     """Normalise an observation: (x - mean) * inverse_std, clipped."""
+
+    mean: torch.Tensor
+    inverse_std: torch.Tensor
 
     def __init__(self, mean: torch.Tensor, inverse_std: torch.Tensor, clip: float) -> None:
         super().__init__()
@@ -45,6 +49,11 @@ class _Pixels(nn.Module):
 
 class _Bounded(nn.Module):
     """Squash or clip outputs to the action's bounds."""
+
+    middle: torch.Tensor
+    half_width: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__()
@@ -135,8 +144,9 @@ class TorchEngine(FrameworkEngine):
         self._module = _frozen(module, self.spec) if self.frozen else module
 
     def _outputs(self, batch: np.ndarray) -> np.ndarray:
+        module: Any = self._module
         with torch.inference_mode():
-            return self._module(torch.from_numpy(batch)).numpy()
+            return module(torch.from_numpy(batch)).numpy()
 
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
@@ -182,7 +192,7 @@ def _quantized_engine() -> Iterator[None]:
         torch.backends.quantized.engine = before
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
+def _tensor(array: np.ndarray | None) -> torch.Tensor:
     return torch.from_numpy(np.array(array, np.float32))
 
 

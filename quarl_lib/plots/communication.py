@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -55,7 +57,7 @@ def return_over_steps(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
         grid = np.linspace(max(p.index[0] for p in points), min(p.index[-1] for p in points), GRID_POINTS)
         values = np.stack([np.interp(grid, p.index, p.to_numpy()) for p in points])
         ax.fill_between(grid, values.min(0), values.max(0), color=CYCLE[index], alpha=0.15, lw=0)
-        marks = {"marker": MARKERS[index], "markevery": GRID_POINTS // 8, "ms": 5}
+        marks: dict[str, Any] = {"marker": MARKERS[index], "markevery": GRID_POINTS // 8, "ms": 5}
         ax.plot(grid, values.mean(0), color=CYCLE[index], label=f"{period} steps", **marks)
     ax.set(xlabel="actor steps, all actors together", ylabel="return (10 episodes)", xlim=(0, None))
     ax.legend(title="weights pulled every")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -94,7 +95,7 @@ def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = No
     ax.set(xscale="log", yscale="log", title=f"{policy}, hot", ylabel="times torch fp32's speed")
     ax.set_xlabel("mean relative error of the action against fp32")
     plain_log_ticks(ax.yaxis, *ax.get_ylim())
-    handles = [Patch(color=CYCLE[i % len(CYCLE)], label=name) for i, name in enumerate(backends)]
+    handles: list[Artist] = [Patch(color=CYCLE[i % len(CYCLE)], label=name) for i, name in enumerate(backends)]
     handles += [_dot(PRECISION_MARKERS[p], "grey", p) for p in PRECISION_COLORS if p in set(rows.precision)]
     ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
     return better(better(ax, "higher"), "lower", axis="x")

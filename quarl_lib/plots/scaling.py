@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,7 +19,7 @@ def time_over_actors(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         rows = summary[summary.precision == precision]
         color = PRECISION_COLORS[precision]
         spread = [rows.us_per_step - rows.us_low, rows.us_high - rows.us_per_step]
-        marks = {"marker": PRECISION_MARKERS[precision], "ms": 6, "capsize": 3, "lw": 1.6}
+        marks: dict[str, Any] = {"marker": PRECISION_MARKERS[precision], "ms": 6, "capsize": 3, "lw": 1.6}
         ax.errorbar(rows.n_actors, rows.us_per_step, yerr=spread, color=color, label=f"{precision} measured", **marks)
         ax.plot(rows.n_actors, rows.predicted_us, color=color, ls="--", lw=1.2, label=f"{precision} predicted")
     past = summary[~summary.fits.astype(bool)].n_actors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import seaborn as sns
@@ -48,9 +50,9 @@ def theme() -> None:
     )
 
 
-def axes_or_new(ax: Axes | None = None, **figure_options: object) -> Axes:
+def axes_or_new(ax: Axes | None = None, **figure_options: Any) -> Axes:
     """Return `ax`, or the Axes of a new figure."""
-    return plt.subplots(**figure_options)[1] if ax is None else ax  # type: ignore[arg-type]
+    return plt.subplots(**figure_options)[1] if ax is None else ax
 
 
 def better(ax: Axes, direction: str, axis: str = "y") -> Axes:

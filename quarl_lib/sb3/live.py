@@ -76,13 +76,13 @@ def _features(extractor: BaseFeaturesExtractor) -> nn.Module:
     return extractor
 
 
-def _spread(log_std: Tensor | nn.Linear, distribution: object, action_space: spaces.Box) -> nn.Module:
+def _spread(log_std: Tensor | nn.Linear, distribution: object, action_space: spaces.Space) -> nn.Module:
     if isinstance(log_std, nn.Linear):
         return PredictedSpread(log_std)
     if isinstance(distribution, StateDependentNoiseDistribution):
-        return StateDependentSpread(log_std.detach(), int(np.prod(action_space.shape)), distribution.use_expln)
+        return StateDependentSpread(log_std.detach(), int(np.prod(action_space.shape or ())), distribution.use_expln)
     return ConstantSpread(log_std.detach())
 
 
-def _bounds(action_space: spaces.Box) -> dict[str, Any]:
+def _bounds(action_space: Any) -> dict[str, Any]:
     return {"low": action_space.low.reshape(-1), "high": action_space.high.reshape(-1)}

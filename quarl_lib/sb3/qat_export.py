@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ def trained_agent(model: BaseAlgorithm, env_id: str) -> Agent:
     vec_normalize = model.get_vec_normalize_env()
     normalization = None
     if isinstance(vec_normalize, VecNormalize) and vec_normalize.norm_obs:
-        statistics = vec_normalize.obs_rms
+        statistics: Any = vec_normalize.obs_rms
         std = np.sqrt(statistics.var + vec_normalize.epsilon)
         normalization = Normalization(statistics.mean.copy(), std, vec_normalize.clip_obs)
     algorithm = type(model).__name__
@@ -71,7 +72,7 @@ def export_engine(model: BaseAlgorithm, env_id: str) -> tuple[PolicySpec, Weight
     return *agent_spec(trained_agent(model, env_id)), precision
 
 
-def export_archive(model: BaseAlgorithm, path: str | Path | BinaryIO) -> None:
+def export_archive(model: BaseAlgorithm, path: str | Path | BufferedIOBase) -> None:
     """Write a trained QAT model as a plain Stable-Baselines3 archive that loads without this package.
 
     Its weights are the quantized ones, as fp32 values; inputs of layers are no longer quantized, because a plain policy

@@ -52,7 +52,8 @@ class QATActorCriticPolicy(QATPolicy, ActorCriticPolicy):
         super()._build(lr_schedule)
         insert_fake_quant(self, ACTOR_CRITIC_PARTS, self.quantization)
         # Made again, because learned steps are parameters too. Those of the plain policy keep their order.
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        options: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
+        self.optimizer = self.optimizer_class(self.parameters(), **options)
 
 
 class QATDQNPolicy(QATPolicy, DQNPolicy):

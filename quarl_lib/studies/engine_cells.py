@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -140,18 +142,19 @@ def update_rows(policy: Policy, measured: list[Cell], repeats: int) -> Iterator[
             for cell, (make, load), message in zip(measured, ways, messages, strict=True):
                 if cell.key in slow and repeat >= SLOW_REPEATS:
                     continue
-                spent = {"pack_ms": milliseconds(make), "load_ms": milliseconds(lambda f=load, m=message: f(m))}
+                spent = {"pack_ms": milliseconds(make), "load_ms": milliseconds(partial(load, message))}
                 if cell.backend == "native":
-                    spent["load_in_place_ms"] = milliseconds(lambda c=cell, m=message: c.engine.load(m))
+                    spent["load_in_place_ms"] = milliseconds(partial(cell.engine.load, message))
                 if sum(spent.values()) > SLOW_MS:
                     slow.add(cell.key)
                 for quantity, value in spent.items():
                     yield _row(policy, cell, quantity, value, round_=repeat)
 
 
-def _message(policy: Policy, cell: Cell) -> tuple[Callable[[], object], Callable[[object], None]]:
+def _message(policy: Policy, cell: Cell) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     """Return how a learner makes the message of this backend, and how an actor copies it into its engine."""
-    spec, weights, engine = policy.spec, policy.weights, cell.engine
+    spec, weights = policy.spec, policy.weights
+    engine: Any = cell.engine
     if cell.backend in ("torch", FROZEN):
         learner = torch_backend.module_from_spec(spec, weights)
         return lambda: torch_backend.export(learner, cell.precision), engine.load_export
@@ -168,7 +171,7 @@ def _loaded(policy: Policy, precision: str, backend: str) -> Engine:
     """Return an engine with the policy's weights; a runtime that quantizes for itself gets them in fp32."""
     spec = policy.spec
     frozen = torch_backend.TorchEngine(spec, precision, frozen=True) if backend == FROZEN else None
-    engine = frozen or make_engine(spec, precision, backend)
+    engine: Any = frozen or make_engine(spec, precision, backend)
     if hasattr(engine, "set_weights"):
         engine.set_weights(policy.weights)
     else:

@@ -28,8 +28,7 @@ def shares(summary: pd.DataFrame) -> pd.DataFrame:
         for part, columns in PARTS.items():
             share = sum(row[column] for column in columns) / row["seconds_per_1000_steps"]
             rows.append((DESIGNS[row["design"]], row["update_period"], row["precision"], part, share))
-    columns = ["source", "update_period", "precision", "part", "share"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=["source", "update_period", "precision", "part", "share"])
     return table[table.update_period.isin(set(summary.update_period))].reset_index(drop=True)
 
 
