@@ -78,7 +78,9 @@ def ratios(summary: pd.DataFrame) -> Figure:
                 ax.plot(row.co2_ratio_cpu, y, "|", color="black", ms=14, mew=2, label="CPU alone" if y == 0 else None)
             ax.plot(getattr(row, paper), y, "D", color=PAPER_GREY, mec="black", label="the paper" if y == 0 else None)
         ax.axvline(1.0, color="black", lw=0.8)
-        ax.set(title=title, xlabel="ratio", xlim=(0, None))
+        # An interval of two seeds can reach into the hundreds; it may run out of the picture, the bars may not.
+        widest = np.nanmax([2.0, *rows[name], *rows[paper].fillna(0.0)])
+        ax.set(title=title, xlabel="ratio", xlim=(0, 1.15 * widest))
         better(ax, "higher", axis="x")
     labels = [f"{row.task}\n{row.precision}" for row in rows.itertuples()]
     axes[0].set(yticks=range(len(rows)), yticklabels=labels, ylim=(len(rows) - 0.5, -0.5))
