@@ -30,7 +30,7 @@ ITEMS = (
     Item("Table 2", "Post-training quantization: return at fp32, fp16, int8 and KL divergence", ("ptq_study",),
          "The paper's KL is estimated from a density of the weights, ours is exact between action distributions."),
     Item("Table 3", "The tasks of ActorQ: algorithm, actor steps, pull period", ("actorq_training",),
-         "The `paper` preset takes the table as it stands; smaller presets take fewer tasks and steps."),
+         "The preset “paper” takes the table as it stands; smaller presets take fewer tasks and steps."),
     Item("Table 4", "Time to convergence, speedup and CO2 of int8 actors", ("actorq_training",),
          "The paper trained on a GPU with many actors, and its time and carbon columns cannot cover one interval."),
     Item("Figure 1", "Where the time of training goes", ("runtime_breakdown",)),
