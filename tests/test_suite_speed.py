@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 
+import pytest
 from conftest import TEMPLATE, add_study
 
 from quarl_lib import plan, runner
 
-WAITS = "import time\ntime.sleep(6)"  # a cell that takes no core, so that the ratio is the runner's own doing
+WAITS = "import time\ntime.sleep(12)"  # a cell that takes no core, so that the ratio is the runner's own doing
 SMALL_BYTES = 3_000_000
 
 
+@pytest.mark.slow
 def test_two_jobs_take_at_most_seven_tenths_of_the_time_of_one(tmp_path):
     project = tmp_path / "project"
     shutil.copytree(TEMPLATE, project)

@@ -34,13 +34,15 @@ def ablation(summary: pd.DataFrame) -> Figure:
             ax.barh(labels, pulling, left=seconds - pulling, color="white", edgecolor=colors, height=0.65, hatch="////")
             for y, row in enumerate(rows.itertuples()):
                 text = f" {row.speedup:.2f}×" + (f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]" if y else "")
+                if row.messages_per_pull < 0.95:
+                    text += f", new weights at {row.messages_per_pull:.0%} of pulls"
                 ax.text(row.seconds_per_1000_steps, y, text, va="center", fontsize=8)
             ax.set(title=f"{TRANSPORTS[transport]}, update period {period}", xlabel="seconds per 1000 actor steps")
             ax.invert_yaxis()
             ax.grid(axis="y", visible=False)
             better(ax, "lower", axis="x")
         right = max(ax.get_xlim()[1] for ax in line)
-        line[0].set_xlim(0, 1.45 * right)
+        line[0].set_xlim(0, 1.6 * right)
     handles = [
         Patch(fc="grey", alpha=0.85, label="acting"),
         Patch(fc="white", ec="grey", hatch="////", label="pulling weights"),

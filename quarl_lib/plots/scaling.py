@@ -25,7 +25,7 @@ def time_over_actors(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     past = summary[~summary.fits.astype(bool)].n_actors
     if len(past):
         ax.axvspan(past.min() - 0.5, summary.n_actors.max() + 0.5, color="#EEEEEE", zorder=0, label="more than cores")
-    ax.set(xlabel="actors", ylabel="time per actor step, all together [µs]", ylim=(0, None))
+    ax.set(xlabel="actors", ylabel="µs per actor step, all together", ylim=(0, None))
     ax.set_xlim(summary.n_actors.min() - 0.3, summary.n_actors.max() + 0.3)
     ax.set_xticks(sorted(set(summary.n_actors)))
     ax.legend()
@@ -44,7 +44,7 @@ def projection(table: pd.DataFrame) -> Figure:
         ax.set(title=f"learner step {learner_ms:g} ms", xlabel="cores for actors", xscale="log", yscale="log")
         ax.set_xticks(sorted(set(table.actor_cores)), [f"{cores:g}" for cores in sorted(set(table.actor_cores))])
         ax.minorticks_off()
-    line[0][0].set_ylabel("projected steps per second")
+    line[0][0].set_ylabel("projected steps/s")
     better(line[0][0], "higher")
     line[0][-1].legend()
     return figure

@@ -49,7 +49,8 @@ class Config:
     batch_size: int = 64
     samples_per_insert: float = 16.0
     min_replay: int = 500
-    learning_rate: float = 0.001
+    policy_learning_rate: float = 0.0003
+    critic_learning_rate: float = 0.001
     publish_period: int = 5
     sigma_max: float = 0.6
     vmin: float = 0.0
@@ -112,8 +113,8 @@ def curve_options(config: Config) -> Iterator[actorq.Config]:
                 batch_size=config.batch_size,
                 samples_per_insert=config.samples_per_insert,
                 min_replay=config.min_replay,
-                policy_learning_rate=config.learning_rate,
-                critic_learning_rate=config.learning_rate,
+                policy_learning_rate=config.policy_learning_rate,
+                critic_learning_rate=config.critic_learning_rate,
                 publish_period=config.publish_period,
                 sigma_max=config.sigma_max,
                 vmin=config.vmin,
