@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -19,9 +20,11 @@ class StageTimer:
     Stages so measured neither overlap nor leave a gap, and their sum is the time from `start` to the last lap.
     """
 
+    __slots__ = ("_mark", "counts", "seconds")
+
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.counts: dict[str, int] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.counts: defaultdict[str, int] = defaultdict(int)
         self._mark = perf_counter()
 
     def start(self) -> None:
@@ -33,8 +36,8 @@ class StageTimer:
         now = perf_counter()
         elapsed = now - self._mark
         self._mark = now
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + elapsed
-        self.counts[stage] = self.counts.get(stage, 0) + 1
+        self.seconds[stage] += elapsed
+        self.counts[stage] += 1
         return elapsed
 
     @contextmanager
@@ -44,8 +47,8 @@ class StageTimer:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
-            self.counts[name] = self.counts.get(name, 0) + 1
+            self.seconds[name] += perf_counter() - begin
+            self.counts[name] += 1
 
     def rows(self, **columns: object) -> list[dict[str, object]]:
         """Return one row per stage: the given columns, stage, seconds, count."""
