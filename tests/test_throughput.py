@@ -63,7 +63,7 @@ def test_timing_costs_under_one_percent_of_a_dm_control_loop_and_two_of_the_chea
     timer = StageTimer()
     lap_s = min(timeit.repeat(partial(timer.lap, "env_step"), number=2000, repeat=10)) / 2000
     for task, share in (("dm_control:cartpole:balance", 0.01), ("gym:CartPole-v0", 0.02)):
-        blocks = table.query("task == @task and design == 'packed'").drop_duplicates("round")
+        blocks = table[(table.task == task) & (table.design == "packed")].drop_duplicates("round")
         assert 3 * lap_s < share * (blocks.wall_s / blocks.steps).median()
 
 
