@@ -73,7 +73,7 @@ def run(tasks: Sequence[Task], options: Options | None = None, watch: Watch = la
 
 def _try_writing(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / ".writable", "").unlink()
+    write_text(folder / f".writable.{os.getpid()}", "").unlink()  # a name of its own: other runners try as well
 
 
 class _Suite:

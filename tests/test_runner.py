@@ -75,6 +75,7 @@ def test_good_run_is_ok_and_complete_whatever_kernel_the_notebook_names(suite):
     directory = folder(root, "dice")
     assert [name for name in FILES if not (directory / name).exists()] == []
     assert list((directory / "figures").glob("*.png"))
+    assert (directory / "report.html").stat().st_size < 3_000_000
     record = json.loads((directory / "run.json").read_text())
     assert re.fullmatch(r"largest error [\d.]+%", record["key_figure"])
     assert record["seeds"] == {"seed": 0}
