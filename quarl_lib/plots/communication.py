@@ -35,7 +35,7 @@ def ablation(summary: pd.DataFrame) -> Figure:
             for y, row in enumerate(rows.itertuples()):
                 text = f" {row.speedup:.2f}×" + (f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]" if y else "")
                 if row.messages_per_pull < 0.95:
-                    text += f", new weights at {row.messages_per_pull:.0%} of pulls"
+                    text += f", new: {row.messages_per_pull:.0%}"
                 ax.text(row.seconds_per_1000_steps, y, text, va="center", fontsize=8)
             ax.set(title=f"{TRANSPORTS[transport]}, update period {period}", xlabel="seconds per 1000 actor steps")
             ax.invert_yaxis()
