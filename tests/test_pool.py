@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
+from quarl_lib import processes
 from quarl_lib.results import no_progress
 from quarl_lib.studies.pool import map_tasks
 
@@ -55,3 +58,21 @@ def chatter(number: int) -> int:
 def test_what_a_worker_prints_stays_out(capfd):
     map_tasks(chatter, range(4), 2, no_progress, str)
     assert capfd.readouterr().out == ""
+
+
+def wait_long(task: tuple[int, str]) -> int:
+    number, directory = task
+    Path(directory, f"{os.getpid()}.pid").touch()
+    time.sleep(120 if number else 0.2)
+    return number
+
+
+def test_an_interrupt_leaves_no_worker_busy(tmp_path):
+    def interrupted(done: int, total: int, what: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        map_tasks(wait_long, [(number, str(tmp_path)) for number in range(4)], 2, interrupted, str)
+    workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert workers
+    assert processes.wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers), 20)

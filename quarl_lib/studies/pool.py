@@ -44,6 +44,7 @@ def map_tasks(
     # A fork server that has imported torch once starts each worker in a fraction of a second.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", function.__module__])
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
         futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
         try:
@@ -51,7 +52,10 @@ def map_tasks(
                 answers[futures[future]] = future.result()
                 progress(done, len(tasks), describe(tasks[futures[future]]))
         except BaseException:
+            # An interrupted notebook must not leave workers busy with tasks that nobody waits for.
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
             raise
     return [answers[index] for index in range(len(tasks))]
 
