@@ -115,7 +115,19 @@ def _check_finite(vector: np.ndarray, task: str) -> None:
         raise ValueError(f"task={task!r}: its observation is not finite at {where[:10]}; mend the environment")
 
 
-class ControlEnvironment(dm_env.Environment):
+class _Float32Environment(dm_env.Environment):
+    """What both kinds share: rewards and discounts are float32 scalars."""
+
+    def reward_spec(self) -> specs.Array:
+        """Return a float32 scalar."""
+        return specs.Array((), np.float32, "reward")
+
+    def discount_spec(self) -> specs.BoundedArray:
+        """Return a float32 scalar in [0, 1]."""
+        return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
+
+
+class ControlEnvironment(_Float32Environment):
     """A dm_control environment with canonical actions and one float32 vector (or a dict of float32 arrays)."""
 
     def __init__(self, environment: dm_env.Environment, task: str, flat: bool = True) -> None:
@@ -144,14 +156,6 @@ class ControlEnvironment(dm_env.Environment):
         """Return float32 actions in [-1, 1]."""
         return self._action_spec
 
-    def reward_spec(self) -> specs.Array:
-        """Return a float32 scalar."""
-        return specs.Array((), np.float32, "reward")
-
-    def discount_spec(self) -> specs.BoundedArray:
-        """Return a float32 scalar in [0, 1]."""
-        return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
-
     def close(self) -> None:
         """Free the simulation."""
         self._environment.close()
@@ -170,7 +174,7 @@ class ControlEnvironment(dm_env.Environment):
         )
 
 
-class GymEnvironment(dm_env.Environment):
+class GymEnvironment(_Float32Environment):
     """A gymnasium environment as dm_env; cut off by its time limit, an episode ends with discount 1."""
 
     def __init__(self, name: str, seed: int) -> None:
@@ -220,14 +224,6 @@ class GymEnvironment(dm_env.Environment):
     def action_spec(self) -> specs.Array:
         """Return counted actions, or float32 ones in [-1, 1]."""
         return self._action_spec
-
-    def reward_spec(self) -> specs.Array:
-        """Return a float32 scalar."""
-        return specs.Array((), np.float32, "reward")
-
-    def discount_spec(self) -> specs.BoundedArray:
-        """Return a float32 scalar in [0, 1]."""
-        return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
 
     def close(self) -> None:
         """Close the environment."""
