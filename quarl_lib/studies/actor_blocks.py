@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -12,6 +12,15 @@ from quarl_lib.metrics import Interval, speedup
 
 SETUP_KEYS = ["design", "transport", "update_period", "precision", "communication_precision"]
 _BLOCK = ["round", "steps", "wall_s", "cpu_s", "pulls", "messages", "payload_bytes"]
+
+
+def check_blocks(rounds: int, steps: int, update_periods: Sequence[int]) -> None:
+    """Raise ValueError unless there are rounds, and every block holds the longest update period."""
+    if rounds < 1 or steps < max(update_periods):
+        raise ValueError(
+            f"rounds={rounds}, steps={steps}: give at least 1, and blocks as long as the longest "
+            f"update period, {max(update_periods)}"
+        )
 
 
 def blocks(table: pd.DataFrame) -> pd.DataFrame:

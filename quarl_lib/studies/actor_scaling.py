@@ -16,6 +16,7 @@ from quarl_lib.envs import control
 from quarl_lib.metrics import bootstrap_ci, speedup
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.actor_blocks import in_order
+from quarl_lib.studies.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
@@ -49,9 +50,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("precisions", "actors", "projected_learner_ms", "projected_cores"):
-            value = getattr(self, name)
-            if not value or len(set(value)) < len(value):
-                raise ValueError(f"{name}={value}: name at least one, each once")
+            check_each_once(name, getattr(self, name))
         for name in ("actors", "projected_cores", "projected_learner_ms"):
             if min(getattr(self, name)) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give numbers above 0")

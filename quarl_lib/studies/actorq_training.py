@@ -15,6 +15,7 @@ from quarl_lib.actorq import config as actorq
 from quarl_lib.envs import control
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies import training_runs, training_speed
+from quarl_lib.studies.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
@@ -68,9 +69,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("tasks", "precisions", "seeds"):
-            value = getattr(self, name)
-            if not value or len(set(value)) < len(value):
-                raise ValueError(f"{name}={value}: name at least one, each once")
+            check_each_once(name, getattr(self, name))
         for name in ("thresholds", "actor_steps", "update_periods"):
             if len(getattr(self, name)) != len(self.tasks):
                 raise ValueError(

@@ -15,7 +15,15 @@ from quarl_lib.actorq.setups import Setup
 from quarl_lib.envs import control
 from quarl_lib.metrics import running_mean
 from quarl_lib.results import Progress, no_progress
-from quarl_lib.studies.actor_blocks import SETUP_KEYS, blocks, by_setup, in_order, paired_speedup
+from quarl_lib.studies.actor_blocks import (
+    SETUP_KEYS,
+    blocks,
+    by_setup,
+    check_blocks,
+    in_order,
+    paired_speedup,
+)
+from quarl_lib.studies.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "transport", "update_period", "compute_precision", "communication_precision", "rounds", "seconds_per_1000_steps",
@@ -61,19 +69,13 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("pairs", "transports", "update_periods", "curve_periods", "curve_seeds"):
-            value = getattr(self, name)
-            if not value or len(set(value)) < len(value):
-                raise ValueError(f"{name}={value}: name at least one, each once")
+            check_each_once(name, getattr(self, name))
         for pair in self.pairs:
             if pair.count("/") != 1:
                 raise ValueError(f"pairs has {pair!r}: write compute/communication, such as int8/fp32")
         if BASELINE not in self.pairs:
             raise ValueError(f"pairs={self.pairs}: leave {BASELINE} in, every speedup is taken to it")
-        if self.rounds < 1 or self.steps < max(self.update_periods):
-            raise ValueError(
-                f"rounds={self.rounds}, steps={self.steps}: give at least 1, and blocks as long as the longest "
-                f"update period, {max(self.update_periods)}"
-            )
+        check_blocks(self.rounds, self.steps, self.update_periods)
         setups(self)
         list(curve_options(self))
 

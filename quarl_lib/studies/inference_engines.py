@@ -13,6 +13,7 @@ from quarl_lib.inference.example_policies import check_policy_name, example_poli
 from quarl_lib.metrics import bootstrap_ci
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies import engine_cells
+from quarl_lib.studies.checks import check_each_once
 from quarl_lib.studies.engine_cells import BASELINE, FROZEN
 
 SUMMARY_COLUMNS = (
@@ -44,8 +45,7 @@ class Config:
                 raise ValueError(f"backends has {backend!r}: choose among {', '.join(known)}")
         if BASELINE[0] not in self.backends:
             raise ValueError(f"backends={self.backends}: leave torch in, every ratio is taken to its fp32")
-        if not self.policies or len(set(self.policies)) < len(self.policies):
-            raise ValueError(f"policies={self.policies}: name at least one, each once")
+        check_each_once("policies", self.policies)
         for policy in self.policies:
             check_policy_name(policy)
         for name in ("rounds", "calls_per_block", "block_ms", "cold_megabytes", "update_repeats", "error_observations"):

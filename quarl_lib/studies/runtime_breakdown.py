@@ -15,7 +15,15 @@ from quarl_lib.actorq.setups import DESIGNS, Setup
 from quarl_lib.actorq.throughput_parts import STAGES
 from quarl_lib.envs import control
 from quarl_lib.results import Progress, no_progress
-from quarl_lib.studies.actor_blocks import SETUP_KEYS, blocks, by_setup, in_order, paired_speedup
+from quarl_lib.studies.actor_blocks import (
+    SETUP_KEYS,
+    blocks,
+    by_setup,
+    check_blocks,
+    in_order,
+    paired_speedup,
+)
+from quarl_lib.studies.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "design", "update_period", "precision", "rounds", "seconds_per_1000_steps", *(f"{stage}_s" for stage in STAGES),
@@ -56,19 +64,13 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("designs", "precisions", "update_periods", "system_precisions"):
-            value = getattr(self, name)
-            if not value or len(set(value)) < len(value):
-                raise ValueError(f"{name}={value}: name at least one, each once")
+            check_each_once(name, getattr(self, name))
         unknown = set(self.designs) - set(DESIGNS)
         if unknown:
             raise ValueError(f"designs={self.designs}: choose among {', '.join(DESIGNS)}")
         if "fp32" not in self.precisions:
             raise ValueError(f"precisions={self.precisions}: leave fp32 in, every speedup is taken to it")
-        if self.rounds < 1 or self.steps < max(self.update_periods):
-            raise ValueError(
-                f"rounds={self.rounds}, steps={self.steps}: give at least 1, and blocks as long as the longest "
-                f"update period, {max(self.update_periods)}"
-            )
+        check_blocks(self.rounds, self.steps, self.update_periods)
         setups(self)
         list(system_options(self))
 
