@@ -157,3 +157,17 @@ def test_run_ends_when_the_actors_took_their_steps(tmp_path):
     launch_local.supervise(program)
     assert not program.link.actor_steps() < 10
     assert read(tmp_path, "stop").reason.tolist() == ["the actors took their steps"]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
+def test_no_thread_of_a_part_takes_the_core_from_one_that_computes(tmp_path):
+    program = parts.program(tmp_path)
+    thread, errors = in_background(program)
+    wait_until(lambda: program.link.actor_steps_of(0) > 0)
+    process = psutil.Process(pid_of(tmp_path, "actor-0"))
+    policies = {os.sched_getscheduler(one.id) for one in process.threads()}
+    program.link.request_stop("seen enough")
+    thread.join()
+    assert policies == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER  # the caller stays as it was
+    assert not errors

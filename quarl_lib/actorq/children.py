@@ -44,6 +44,7 @@ def run_part(name: str, function: Callable[..., None], link: Link, arguments: tu
     log = os.open(link.directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    _compute_undisturbed()
     gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
     threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
     cpu_before: list[float] = []
@@ -61,6 +62,17 @@ def run_part(name: str, function: Callable[..., None], link: Link, arguments: tu
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the threads of Reverb and TensorFlow would hold an ordinary exit up
+
+
+def _compute_undisturbed() -> None:
+    """Let no thread that wakes up take the core from one that computes; threads to come inherit it.
+
+    Where actors fill the cores, Reverb's threads in actors and server would else wake each other, and displace an
+    actor, for every single transition: 45 us of CPU time each instead of 14.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _end_with_parent(link: Link) -> None:
