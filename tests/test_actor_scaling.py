@@ -21,6 +21,16 @@ def test_the_model_by_hand():
     assert sides == {"actors": 250.0, "learner": 2500.0, "cores": 200.0}
     assert study.slowest(sides) == "learner"
     assert study.slowest(study.bounds(1000.0, 1, 20_000.0, 0.1, 64)) == "actors"
+    # Cores that take a quarter from each other: a learner on its own device does not feel it.
+    sides = study.bounds(1000.0, 4, 20_000.0, 16.0, 64, learner_cores=2, cpu=1200.0, cores=6, slowdown=1.25)
+    assert sides == {"actors": 312.5, "learner": 2500.0, "cores": 250.0}
+
+
+def test_the_learner_may_run_ahead_by_one_batch():
+    for one in study.options(study.Config(batch_size=64, samples_per_insert=0.01), 0):
+        assert one.replay_error_buffer == 64.0
+    (*_, smallest) = study.options(study.Config(batch_size=1), 0)
+    assert smallest.replay_error_buffer == 2.0  # below this Reverb could block both sides
 
 
 def test_measured_by_hand():
@@ -53,7 +63,8 @@ def summary() -> pd.DataFrame:
         ):  # fmt: skip
             rows.append({"round": number, "precision": precision, "n_actors": n_actors, "us_per_step": slow * us,
                          "actor_us": slow * us * n_actors, "actor_steps": 1000, "learner_us": 6400.0, "cores": 2,
-                         "learner_steps": 3, "cpu_us": slow * us * n_actors * 1.1})  # fmt: skip
+                         "learner_steps": 3, "cpu_us": slow * us * n_actors * 1.1,
+                         "slowdown": 1.0 if n_actors == 1 or precision == "int8" else 1.1 + number / 10})  # fmt: skip
     return study.summarize(pd.DataFrame(rows), samples_per_insert=1.0, batch_size=64)
 
 
@@ -63,9 +74,10 @@ def test_summary_by_hand(summary):
     assert rows.fits.tolist() == [True, True, False] * 2
     fp32 = rows.loc["fp32", 2]
     assert fp32.us_per_step == 750.0  # the median of 500 and 1000
-    assert fp32.predicted_us == pytest.approx(1.1 * 1350 / 2)  # CPU over both cores: more than 1350 / 2
+    assert fp32.slowdown == pytest.approx(1.15)  # the median of 1.1 and 1.2
+    assert fp32.predicted_us == pytest.approx(1.15 * 1.1 * 1350 / 2)  # CPU over both cores: more than 1.15 * 1350 / 2
     assert fp32.bound_by == "cores"
-    assert fp32.prediction_error == pytest.approx(742.5 / 750 - 1)
+    assert fp32.prediction_error == pytest.approx(853.875 / 750 - 1)
     assert rows.loc[("fp32", 1), "bound_by"] == "actors"
     int8 = rows.loc["int8", 2]
     for column in ("speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high"):
@@ -88,6 +100,11 @@ def test_words_figures_and_projection(summary):
     assert "2 actors take a step every 225 µs, 2.00 × one actor" in words.verdict(summary)
     assert "from 16 cores on the learner binds" in words.projection_verdict(projected)
     assert "Where every actor has a core the model is off by" in words.model_verdict(summary)
+    assert (
+        "2 actors at once takes the CPU time of a lone actor's 1.15 × at fp32, 1.00 × at int8."
+        in words.model_verdict(summary)
+    )
+    assert words.contention_verdict(summary[summary.n_actors == 1]) == ""
     assert "other work" not in words.model_verdict(summary)
     crowded = summary.assign(cores_used=[1.0, 1.2, 1.2] * 2)
     assert "At 2 of the 4 points other work left" in words.model_verdict(crowded)
@@ -103,6 +120,8 @@ def test_a_tiny_run_end_to_end():
     assert len(summary) == 4
     assert (summary.us_per_step > 0).all()
     assert (summary.cpu_us > 0.5 * summary.actor_us).all()
+    assert (summary.slowdown[summary.n_actors == 1] == 1.0).all()
+    assert summary.slowdown.between(1.0, 5.0).all()
     assert "the cost model is off by" in words.key_figure(summary)
 
 
@@ -115,6 +134,7 @@ def test_a_tiny_run_end_to_end():
         ({"precisions": ["fp32", "int7"]}, "precision='int7'"),
         ({"precisions": ["int8"]}, "leave fp32 and 1 in"),
         ({"samples_per_insert": 0.0}, "samples_per_insert=0.0"),
+        ({"contention_rounds": 0}, "contention_rounds=0"),
         ({"projected_cores": [0]}, "projected_cores="),
     ],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from acme.specs import DiscreteArray, EnvironmentSpec
+from acme.specs import DiscreteArray, EnvironmentSpec, make_environment_spec
 
 from quarl_lib.actorq.config import Config
+from quarl_lib.envs import control
 from quarl_lib.inference.spec import Head, Layer, LayerWeights, PolicySpec, Weights
 
 if TYPE_CHECKING:
@@ -35,3 +36,14 @@ def policy_weights(policy: nn.Module) -> Weights:
     layers = [layer for layer in policy.modules() if isinstance(layer, nn.Linear)]
     arrays = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in layers]
     return Weights(tuple(LayerWeights(weight, bias) for weight, bias in arrays))
+
+
+def initial_policy(config: Config, seed: int) -> tuple[PolicySpec, Weights]:
+    """Return spec and weights of a policy that nobody trained: PyTorch's default initialisation."""
+    import torch
+
+    from quarl_lib.networks import mlp
+
+    spec = policy_spec(config, make_environment_spec(control.make(config.task, seed)))
+    torch.manual_seed(seed)
+    return spec, policy_weights(mlp(spec.layers[0].in_features, config.policy_hidden, spec.action_dim))

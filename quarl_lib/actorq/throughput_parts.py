@@ -16,7 +16,6 @@ from quarl_lib.actorq.broadcast import ReverbPublisher, ReverbSubscriber, Shared
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.setups import Setup
 from quarl_lib.envs import control
-from quarl_lib.inference.spec import PolicySpec, Weights
 from quarl_lib.timing import StageTimer
 
 STAGES = ("env_step", "select_action", "observe", "pull", "deserialize", "load_weights", "other")
@@ -70,24 +69,13 @@ def publish(
 def _message(setup: Setup, seed: int) -> Any:
     """Make one message of a set-up: a policy with PyTorch's default initialisation."""
     from quarl_lib.actorq import baseline
+    from quarl_lib.actorq.policy import initial_policy
     from quarl_lib.inference.pack import pack
 
-    spec, weights = _policy(setup, seed)
+    spec, weights = initial_policy(setup.config(), seed)
     if setup.design == "authors":
         return baseline.serialize(baseline.make_module(spec, weights, setup.precision))
     return pack(spec, weights, setup.config().weights_precision, weights_version=seed)
-
-
-def _policy(setup: Setup, seed: int) -> tuple[PolicySpec, Weights]:
-    import torch
-    from acme import specs
-
-    from quarl_lib.actorq.policy import policy_spec, policy_weights
-    from quarl_lib.networks import mlp
-
-    spec = policy_spec(setup.config(), specs.make_environment_spec(control.make(setup.task, seed)))
-    torch.manual_seed(seed)
-    return spec, policy_weights(mlp(spec.layers[0].in_features, setup.hidden, spec.action_dim))
 
 
 class _Request:
@@ -119,6 +107,7 @@ class _Runner:
 
         from quarl_lib.actorq import actor, baseline, replay
         from quarl_lib.actorq.exploration import make_exploration
+        from quarl_lib.actorq.policy import initial_policy
         from quarl_lib.inference import make_engine
 
         config = setup.config()
@@ -127,7 +116,7 @@ class _Runner:
         self.update_period = setup.update_period
         self.subscriber: Subscriber = broadcast.subscriber(0) if broadcast else ReverbSubscriber(address)
         self.make_adder = lambda: replay.make_adder(config, address, environment_spec, link.should_stop)
-        spec, weights = _policy(setup, seed)
+        spec, weights = initial_policy(config, seed)
         self.policy: Any
         self.pull: Any
         if setup.design == "authors":

@@ -20,7 +20,7 @@ from quarl_lib.studies.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
-    "bound_by", "speedup_over_one", "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high",
+    "bound_by", "slowdown", "speedup_over_one", "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high",
     "actor_us", "learner_us", "cpu_us", "cores_used", "seconds_for_steps",
 )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Config:
     update_period: int = 300
     publish_period: int = 4
     max_seconds: float = 20.0
+    contention_rounds: int = 3
     projected_learner_ms: list[float] = field(default_factory=lambda: [0.5, 2.0, 20.0])
     projected_cores: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
     projected_samples_per_insert: float = 16.0
@@ -58,7 +59,8 @@ class Config:
             raise ValueError(
                 f"precisions={self.precisions}, actors={self.actors}: leave fp32 and 1 in, ratios are taken to them"
             )
-        for name in ("rounds", "projected_batch_size", "projected_samples_per_insert", "samples_per_insert"):
+        above_0 = ("rounds", "contention_rounds", "samples_per_insert")
+        for name in (*above_0, "projected_batch_size", "projected_samples_per_insert"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number above 0")
         list(options(self, 0))
@@ -68,7 +70,7 @@ def options(config: Config, number: int) -> Iterator[actorq.Config]:
     """Yield the ActorQ options of one round's runs."""
     for precision in config.precisions:
         for n_actors in config.actors:
-            yield actorq.Config(
+            one = actorq.Config(
                 task=config.task,
                 algorithm="dqn" if control.is_discrete(config.task) else "d4pg",
                 seed=config.seed + number,
@@ -86,6 +88,8 @@ def options(config: Config, number: int) -> Iterator[actorq.Config]:
                 eval_period=config.actor_steps,
                 eval_episodes=1,
             )
+            # The default lets a burst of four updates in, which in a short run is far above the ratio.
+            yield one.replace(error_buffer=max(float(config.batch_size), one.smallest_error_buffer))
 
 
 def bounds(
@@ -97,17 +101,19 @@ def bounds(
     learner_cores: int = 1,
     cpu: float = 0.0,
     cores: int = 1,
+    slowdown: float = 1.0,
 ) -> dict[str, float]:
     """Return the time of each side for one step of all actors together, in the unit of its arguments.
 
     actors: actor / n, as n of them share the steps. learner: learner_step * samples_per_insert / batch_size / k, as it
     makes samples_per_insert / batch_size updates for each step, on k cores of its own. cores: cpu / cores, the CPU time
-    of all processes for a step where they share so many cores. The slowest side sets the pace.
+    of all processes for a step where they share so many cores. The slowest side sets the pace. `slowdown` is what
+    cores that work at once take from each other's caches and memory: a factor on the first side and on the last.
     """
     return {
-        "actors": actor / n_actors,
+        "actors": slowdown * actor / n_actors,
         "learner": learner_step * samples_per_insert / batch_size / learner_cores,
-        "cores": cpu / cores,
+        "cores": slowdown * cpu / cores,
     }
 
 
@@ -117,30 +123,35 @@ def slowest(sides: dict[str, float]) -> str:
 
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
-    """Run every precision with every number of actors, in a new order every round.
+    """Run every precision with every number of actors, in a new order every round, after a look at contention.
 
     Returns:
-        One row per run: `round`, `precision`, `n_actors`, `cores`, and what `measured` returns.
+        One row per run: `round`, `precision`, `n_actors`, `cores`, what `measured` returns, and the round's `slowdown`
+        of as many actors at once as there are cores for.
     """
-    from quarl_lib.actorq import launch_local
+    from quarl_lib.actorq import contention, launch_local
 
-    rng = np.random.default_rng(config.seed)
-    runs: list[tuple[int, actorq.Config]] = []
-    for number in range(config.rounds):
-        of_round = list(options(config, number))
-        runs += [(number, of_round[i]) for i in rng.permutation(len(of_round))]
-    total, rows = 100 * len(runs), []
-    for done, (number, one) in enumerate(runs):
+    rng, cores = np.random.default_rng(config.seed), len(os.sched_getaffinity(0))
+    at_once = {n_actors: min(n_actors, cores) for n_actors in config.actors}
+    of_round = [list(options(config, number)) for number in range(config.rounds)]
+    done, total, rows = 0, 100 * sum(map(len, of_round)), []
 
-        def part(steps: int, of: int, what: str, done: int = done) -> None:
-            progress(100 * done + 100 * steps // of, total, what)
+    def part(steps: int, of: int, what: str) -> None:
+        progress(100 * done + 100 * steps // of, total, what)
 
-        with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
-            logged = launch_local.run(one, Path(directory), part, metered=False, evaluated=False)
-        names = {"round": number, "precision": one.precision, "n_actors": one.n_actors}
-        rows.append({**names, **measured(logged["timing"], logged["cpu"])})
+    for number, runs in enumerate(of_round):
+        alone = [one for one in runs if one.n_actors == 1]
+        beside = contention.measure(alone, list(at_once.values()), config.contention_rounds, config.seed + number)
+        slowdown = contention.slowdown(beside)
+        for one in (runs[i] for i in rng.permutation(len(runs))):
+            with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
+                logged = launch_local.run(one, Path(directory), part, metered=False, evaluated=False)
+            names = {"round": number, "precision": one.precision, "n_actors": one.n_actors, "cores": cores}
+            slower = {"slowdown": slowdown[one.precision, at_once[one.n_actors]]}
+            rows.append({**names, **measured(logged["timing"], logged["cpu"]), **slower})
+            done += 1
     progress(total, total, "measured")
-    return pd.DataFrame(rows).assign(cores=len(os.sched_getaffinity(0)))
+    return pd.DataFrame(rows)
 
 
 def measured(timing: pd.DataFrame, cpu: pd.DataFrame) -> dict[str, float]:
@@ -170,9 +181,10 @@ def measured(timing: pd.DataFrame, cpu: pd.DataFrame) -> dict[str, float]:
 def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -> pd.DataFrame:
     """Return one row per precision and number of actors: microseconds a step, measured and predicted.
 
-    The prediction is the slowest of `bounds` with the actor's and the CPU time of the run with one actor, and the
-    learner's mean update. `fits` says whether there were as many cores as actors, `cores_used` how many the program
-    got beside other work on the machine. Ratios are paired by round, with 95 % intervals.
+    The prediction is the slowest of `bounds` with the actor's and the CPU time of the run with one actor, the learner's
+    mean update, and the slowdown that actors without learner and replay showed. `fits` says whether there were as
+    many cores as actors, `cores_used` how many the program got beside other work on the machine. Ratios are paired by
+    round, with 95 % intervals.
     """
     runs = table.sort_values("round")
     groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
@@ -182,7 +194,10 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
         learner_us = runs[(runs.precision == precision) & (runs.learner_steps > 0)].learner_us.mean()
         cores = int(group.cores.iloc[0])
         actor_us, cpu_us = np.median(alone.actor_us), np.median(alone.cpu_us)
-        sides = bounds(actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores)
+        slowdown = group.slowdown.median()
+        sides = bounds(
+            actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores, slowdown=slowdown
+        )
         predicted = max(sides.values())
         interval, over_fp32 = (
             bootstrap_ci(group.us_per_step, statistic=np.median),
@@ -200,6 +215,7 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
                 "predicted_us": predicted,
                 "prediction_error": predicted / interval.estimate - 1,
                 "bound_by": slowest(sides),
+                "slowdown": slowdown,
                 "speedup_over_one": speedup(alone.us_per_step, group.us_per_step, paired=True).estimate,
                 "speedup_over_fp32": over_fp32.estimate,
                 "speedup_over_fp32_low": over_fp32.low,
@@ -217,8 +233,9 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
 def project(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
     """Return what the model says of machines that are not here: a projection, from this run's actor times.
 
-    One row per learner speed, actor cores and precision, for the projected batch and ratio: steps a second, the side
-    that bounds them, and the ratio to fp32 on the same machine.
+    Cores that take nothing from each other are assumed: how much they do was measured for this machine only. One row
+    per learner speed, actor cores and precision, for the projected batch and ratio: steps a second, the side that
+    bounds them, and the ratio to fp32 on the same machine.
     """
     actor_us = summary.drop_duplicates("precision").set_index("precision").actor_us
     rows = []

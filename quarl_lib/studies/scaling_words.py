@@ -36,6 +36,7 @@ def model_verdict(summary: pd.DataFrame) -> str:
         text += f", past the cores by {past.max():.0%} at most ({len(past)} points)"
     sides = ", ".join(f"{count} by the {side}" for side, count in summary.bound_by.value_counts().items())
     text += f". Of all points, {sides} set the pace, says the model."
+    text += contention_verdict(summary)
     crowded = summary[summary.fits & (summary.cores_used < BUSY_SHARE * summary.n_actors)]
     if len(crowded):
         text += (
@@ -43,6 +44,15 @@ def model_verdict(summary: pd.DataFrame) -> str:
             "core; no prediction can hold there."
         )
     return text
+
+
+def contention_verdict(summary: pd.DataFrame) -> str:
+    """Say what actors on all cores take from each other; nothing where one core was all there was."""
+    most = summary[summary.fits & (summary.n_actors > 1)].groupby("precision", sort=False).tail(1)
+    if most.empty:
+        return ""
+    slower = ", ".join(f"{row.slowdown:.2f} × at {row.precision}" for row in most.itertuples())
+    return f" A step of {most.n_actors.max()} actors at once takes the CPU time of a lone actor's {slower}."
 
 
 def projection_verdict(table: pd.DataFrame) -> str:
