@@ -96,7 +96,7 @@ class ChannelRange(Quantizer):
         rows, last = x.detach().flatten(1), 2**self.num_bits - 1
         shape = (-1, *[1] * (x.ndim - 1))
         low, high = rows.amin(1).clamp_(max=0).reshape(shape), rows.amax(1).clamp_(min=0).reshape(shape)
-        scale = ((high - low) / last).masked_fill_(low == high, 1.0)
+        scale = ((high - low) / last).clamp_(min=affine.SMALLEST_SCALE).masked_fill_(low == high, 1.0)
         first = (low / scale).round_().clamp_(-last, 0)
         result = x.clone()
         torch.clamp(result.data.div_(scale).round_(), first, first + last, out=result.data).mul_(scale)
