@@ -16,7 +16,7 @@ from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.pack import pack, unpack
 from quarl_lib.inference.reference import quantize_activations
 from quarl_lib.quantization import affine
-from quarl_lib.quantization.engine_grid import EngineInput
+from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight
 from quarl_lib.quantization.lsq import LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import ChannelRange, RunningRange, TensorRange
 from quarl_lib.quantization.ptq import quantize_policy
@@ -90,6 +90,7 @@ def test_ranges_agree_with_the_formulas(matrix, num_bits):
 
 @settings(max_examples=30, deadline=None)
 @given(hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 40)), elements=values))
+@example(np.float32([[45.698612, 57.631542]]))  # half a step at limit 9000: one code apart if 1 / x were rounded first
 def test_the_engines_activations_are_simulated_digit_for_digit(rows):
     for num_bits, limit in ((8, 127), (8, 255), (16, 32767), (16, 9000)):
         simulated = EngineInput(num_bits, limit)(torch.from_numpy(rows)).numpy()
@@ -112,6 +113,19 @@ def test_the_engines_weights_are_simulated_digit_for_digit(precision):
     if precision != "int8a16":
         _, middle, last = (layer.input_quantizer.limit for _, layer in fake_quant_layers(simulated))
         assert (middle, last) == (255 if precision == "int8" else 127, 32767)  # behind a ReLU
+
+
+def test_a_weight_a_hair_below_a_whole_step_gets_the_engines_code():
+    module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 1))
+    # At 4 bits the step from code to code is 1/8: -0.375 - 3e-8 lies 3.0000002 steps below 0 and 4.9999998 above the
+    # lowest code, which float32 makes 5, so it stands for -2.5 steps and not for -3.5.
+    module[2].weight.data = torch.tensor([[1.0, np.nextafter(np.float32(-0.375), np.float32(-1))]])
+    spec, weights = spec_from_module(module)
+    _, layer, _ = unpack(spec, pack(spec, weights, "int4")).layers
+    simulated = EngineWeight(4)(module[2].weight).detach().numpy()
+    residual = np.mean([1 - 7.5 / 8, -0.375 + 2.5 / 8])
+    np.testing.assert_allclose(layer.weight, [[7.5 / 8, -2.5 / 8]])
+    np.testing.assert_allclose(simulated, [[7.5 / 8 + residual, -2.5 / 8 + residual]], rtol=1e-6)
 
 
 def test_learned_steps_get_the_papers_gradient():

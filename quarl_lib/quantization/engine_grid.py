@@ -28,10 +28,12 @@ class EngineWeight(Quantizer):
         result, middle = x.clone(), 2 ** (self.num_bits - 1)
         rounded = result.data
         if self.num_bits <= 4:
-            rounded.mul_(middle / divisor).floor_().clamp_(-middle, middle - 1).mul_(2).add_(1)
+            # Counted from the lowest code, as the kernels count: the sum rounds what lies a hair below a whole number.
+            last = 2 * middle - 1
+            rounded.mul_(_quotient(middle, divisor)).add_(middle).floor_().clamp_(0, last).mul_(2).sub_(last)
             rounded.mul_(largest / (2 * middle))
         else:
-            rounded.mul_((middle - 1) / divisor).round_().mul_(largest / (middle - 1))
+            rounded.mul_(_quotient(middle - 1, divisor)).round_().mul_(largest / (middle - 1))
         residual = (x.detach() - rounded).flatten(1).mean(1)
         rounded.add_(residual.reshape(largest.shape))
         return result
@@ -48,7 +50,7 @@ class EngineInput(Quantizer):
         """Return `x` with at most 2 limit + 1 different values in each sample."""
         largest, divisor = _largest(x)
         result = x.clone()
-        result.data.mul_(self.limit / divisor).round_().mul_(largest / self.limit)
+        result.data.mul_(_quotient(self.limit, divisor)).round_().mul_(largest / self.limit)
         return result
 
 
@@ -67,3 +69,8 @@ def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's largest magnitude, broadcasting over `x`, and what to divide by: infinity for zeros."""
     largest = x.detach().flatten(1).abs().amax(1).reshape(-1, *[1] * (x.ndim - 1))
     return largest, largest.masked_fill(largest < SMALLEST_ROW, torch.inf)
+
+
+def _quotient(limit: int, divisor: Tensor) -> Tensor:
+    """Return limit / divisor rounded once, as the kernels do; torch takes a reciprocal where a number stands above."""
+    return divisor.new_full((), limit) / divisor
