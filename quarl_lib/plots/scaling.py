@@ -28,7 +28,8 @@ def time_over_actors(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="actors", ylabel="µs per actor step, all together", ylim=(0, None))
     ax.set_xlim(summary.n_actors.min() - 0.3, summary.n_actors.max() + 0.3)
     ax.set_xticks(sorted(set(summary.n_actors)))
-    ax.legend()
+    by_label = sorted(zip(*ax.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1])
+    ax.legend(*zip(*by_label, strict=True), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3)
     return better(ax, "lower")
 
 

@@ -181,17 +181,18 @@ def measured(timing: pd.DataFrame, cpu: pd.DataFrame) -> dict[str, float]:
 def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -> pd.DataFrame:
     """Return one row per precision and number of actors: microseconds a step, measured and predicted.
 
-    The prediction is the slowest of `bounds` with the actor's and the CPU time of the run with one actor, the learner's
-    mean update, and the slowdown that actors without learner and replay showed. `fits` says whether there were as
-    many cores as actors, `cores_used` how many the program got beside other work on the machine. Ratios are paired by
-    round, with 95 % intervals.
+    The prediction is the slowest of `bounds` with what the runs with one actor took: an actor's time, all CPU time, an
+    update; and with the slowdown that actors without learner and replay showed. `fits` says whether there were as many
+    cores as actors, `cores_used` how many the program got beside other work on the machine. Ratios are paired by round,
+    with 95 % intervals.
     """
     runs = table.sort_values("round")
     groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
     rows = []
     for (precision, n_actors), group in groups.items():
         alone, fp32 = groups[precision, 1], groups["fp32", n_actors]
-        learner_us = runs[(runs.precision == precision) & (runs.learner_steps > 0)].learner_us.mean()
+        updates = alone[alone.learner_steps > 0].learner_us
+        learner_us = updates.median() if len(updates) else 0.0
         cores = int(group.cores.iloc[0])
         actor_us, cpu_us = np.median(alone.actor_us), np.median(alone.cpu_us)
         slowdown = group.slowdown.median()

@@ -29,19 +29,22 @@ def verdict(summary: pd.DataFrame) -> str:
 
 def model_verdict(summary: pd.DataFrame) -> str:
     """Say how far the cost model is off, on the points that fit on the cores and on the others."""
-    fits = summary[summary.fits].prediction_error.abs()
-    text = f"Where every actor has a core the model is off by {fits.max():.0%} at most ({len(fits)} points)"
-    past = summary[~summary.fits].prediction_error.abs()
-    if len(past):
-        text += f", past the cores by {past.max():.0%} at most ({len(past)} points)"
+    error, beside, fits = summary.prediction_error.abs(), summary.n_actors > 1, summary.fits.astype(bool)
+    parts = [
+        f"{where} by {error[points].max():.0%} at most ({points.sum()} points)"
+        for where, points in (("where every actor has a core", beside & fits), ("past the cores", ~fits))
+        if points.any()
+    ]
+    off = f"The model is off {', '.join(parts)}; its" if parts else "There is nothing to predict; the model's"
+    text = f"{off} parameters come from the runs with one actor"
     sides = ", ".join(f"{count} by the {side}" for side, count in summary.bound_by.value_counts().items())
     text += f". Of all points, {sides} set the pace, says the model."
     text += contention_verdict(summary)
-    crowded = summary[summary.fits & (summary.cores_used < BUSY_SHARE * summary.n_actors)]
+    crowded = summary[fits & (summary.cores_used < BUSY_SHARE * summary.n_actors)]
     if len(crowded):
         text += (
-            f" At {len(crowded)} of the {len(fits)} points other work left each actor less than {BUSY_SHARE:.0%} of a "
-            "core; no prediction can hold there."
+            f" At {len(crowded)} of the {fits.sum()} points that fit, other work left each actor less than "
+            f"{BUSY_SHARE:.0%} of a core; no prediction can hold there."
         )
     return text
 
@@ -52,7 +55,7 @@ def contention_verdict(summary: pd.DataFrame) -> str:
     if most.empty:
         return ""
     slower = ", ".join(f"{row.slowdown:.2f} × at {row.precision}" for row in most.itertuples())
-    return f" A step of {most.n_actors.max()} actors at once takes the CPU time of a lone actor's {slower}."
+    return f" With {most.n_actors.max()} actors at once a step takes, of a lone actor's CPU time, {slower}."
 
 
 def projection_verdict(table: pd.DataFrame) -> str:
