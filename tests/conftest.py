@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before any test imports torch: two test processes on two cores must not start four threads.
@@ -40,3 +42,33 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(TEMPLATE, folder)
     monkeypatch.setenv("QUARL_PROJECT", str(folder))
     return folder
+
+
+@pytest.fixture
+def in_background() -> Iterator[Callable]:
+    """Return a function that supervises a program in a thread, so that a test can kill its parts meanwhile.
+
+    What a test that failed left running ends with it.
+    """
+    from quarl_lib.actorq import launch_local
+
+    started: list = []
+
+    def start(program) -> tuple[threading.Thread, list[BaseException]]:
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                launch_local.supervise(program)
+            except BaseException as error:
+                errors.append(error)
+
+        started.append((program, threading.Thread(target=work)))
+        started[-1][1].start()
+        return started[-1][1], errors
+
+    yield start
+    for program, thread in started:
+        if thread.is_alive():
+            program.link.abort()
+        thread.join(70)

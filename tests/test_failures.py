@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -45,21 +44,6 @@ def wait_until(condition, timeout_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def in_background(program) -> tuple[threading.Thread, list[BaseException]]:
-    """Supervise in a thread, so that a test can kill parts meanwhile."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            launch_local.supervise(program)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread, errors
-
-
 def processes_in(directory: Path) -> list[psutil.Process]:
     """List the processes whose output goes to a run's folder, or that were started with its name."""
     found = []
@@ -81,7 +65,7 @@ def shared_memory_files() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "quarl" in name or "psm_" in name or "sem.mp" in name}
 
 
-def test_killed_actor_is_replaced_and_goes_on_counting(tmp_path):
+def test_killed_actor_is_replaced_and_goes_on_counting(tmp_path, in_background):
     program = parts.program(tmp_path)
     thread, errors = in_background(program)
     wait_until(lambda: program.link.actor_steps_of(0) > 20 and program.link.actor_steps_of(1) > 20)
@@ -160,7 +144,7 @@ def test_run_ends_when_the_actors_took_their_steps(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
-def test_no_thread_of_a_part_takes_the_core_from_one_that_computes(tmp_path):
+def test_no_thread_of_a_part_takes_the_core_from_one_that_computes(tmp_path, in_background):
     program = parts.program(tmp_path)
     thread, errors = in_background(program)
     wait_until(lambda: program.link.actor_steps_of(0) > 0)

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from test_failures import in_background, pid_of, processes_in, wait_until
+from test_failures import pid_of, processes_in, wait_until
 
 from quarl_lib.actorq import launch_local
 from quarl_lib.actorq.config import PAPER_TASKS, Config, paper_config
@@ -96,7 +96,7 @@ def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_actor_is_replaced_within_two_seconds_and_its_transitions_are_kept(tmp_path):
+def test_killed_actor_is_replaced_within_two_seconds_and_its_transitions_are_kept(tmp_path, in_background):
     from quarl_lib.actorq import replay
 
     program = build(CARTPOLE.replace(actor_steps=10**6), tmp_path)
@@ -117,7 +117,7 @@ def test_killed_actor_is_replaced_within_two_seconds_and_its_transitions_are_kep
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [CARTPOLE, BALANCE.replace(transport="reverb")], ids=["shared_memory", "reverb"])
-def test_killed_learner_and_server_end_the_run_with_the_reason(tmp_path, config):
+def test_killed_learner_and_server_end_the_run_with_the_reason(tmp_path, config, in_background):
     program = build(config.replace(actor_steps=10**6), tmp_path)
     thread, errors = in_background(program)
     wait_until(lambda: program.link.learner_steps() > 20, 60)

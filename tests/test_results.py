@@ -95,7 +95,7 @@ def test_figure_needs_a_description_and_carries_it_with_its_data(run, shown):
     wanted = {"alt": "Return over bits, one line an agent", "name": "bits", "data": "cells.csv"}
     assert metadata == {"image/png": wanted}
     assert (run.directory / "figures" / "bits.png").read_bytes()[:4] == b"\x89PNG"
-    assert not plt.get_fignums(), "the figure is closed, so that it is not shown twice"
+    assert ax.figure.number not in plt.get_fignums(), "the figure is closed, so that it is not shown twice"
 
 
 def test_long_table_is_cut_with_a_link_and_kept_whole_beside(run, shown):
