@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import types
@@ -123,18 +124,15 @@ def test_stages_add_up_to_the_loop(tmp_path):
     environment = control.make(BALANCE.task, 0)
     engine = make_engine(spec_of(BALANCE), "fp32")
     engine.load(pack(engine.spec, random_weights(engine.spec, 0), "fp32"))
-    timer, steps = StageTimer(), 0
-
-    def after_step() -> bool:
-        nonlocal steps
-        steps += 1
-        return steps < 300
-
-    begin = time.perf_counter()
-    timer.reset()
-    actor.run_episode(environment, engine, Recorder(), timer, after_step)
-    wall_s = time.perf_counter() - begin
-    assert 0.97 * wall_s < sum(timer.seconds.values()) <= wall_s
+    shares = []
+    for _ in range(5):  # another process may take the core for a moment that no stage holds, but hardly every time
+        timer, steps = StageTimer(), itertools.count(1)
+        begin = time.perf_counter()
+        timer.reset()
+        actor.run_episode(environment, engine, Recorder(), timer, lambda steps=steps: next(steps) < 300)
+        shares.append(sum(timer.seconds.values()) / (time.perf_counter() - begin))
+    assert np.median(shares) > 0.97
+    assert max(shares) <= 1
     assert set(timer.counts) == {"env_step", "observe", "select_action"}
 
 
