@@ -24,7 +24,7 @@ from acme.adders import base
 from quarl_lib.actorq.broadcast import SharedMemoryBroadcast
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
-from quarl_lib.actorq.program import Part, Program, weights_bytes
+from quarl_lib.actorq.program import Part, Program
 from quarl_lib.envs import control
 from quarl_lib.timing import StageTimer
 
@@ -61,8 +61,9 @@ def measure(
         raise ValueError(f"seconds={seconds}: give a time above 0")
     most, broadcasts = max(counts), []
     for config in configs:
-        broadcasts.append(SharedMemoryBroadcast(weights_bytes(config), num_readers=most))
-        broadcasts[-1].publisher().publish(pack(*initial_policy(config, seed), config.precision))
+        weights = pack(*initial_policy(config, seed), config.precision)
+        broadcasts.append(SharedMemoryBroadcast(weights.nbytes, num_readers=most))
+        broadcasts[-1].publisher().publish(weights)
     blocks = [(index, count) for index in range(len(configs)) for count in sorted({1, *counts})]
     rng = np.random.default_rng(seed)
     order = [(number, *blocks[i]) for number in range(rounds) for i in rng.permutation(len(blocks))]
@@ -107,9 +108,9 @@ def lead(
         for follower in beside:
             follower.send(index)
         taken = [actors[index].act(seconds), *(_answer(follower) for follower in beside)]
-        for actor_id, (steps, cpu_us) in enumerate(taken):
-            names = {"round": number, "precision": configs[index].precision, "n_actors": count, "actor_id": actor_id}
-            link.log("contention", [{**names, "steps": steps, "cpu_us": cpu_us}])
+        block = {"round": number, "precision": configs[index].precision, "n_actors": count}
+        rows = [{**block, "actor_id": i, "steps": steps, "cpu_us": cpu_us} for i, (steps, cpu_us) in enumerate(taken)]
+        link.log("contention", rows)
         link.set_actor_steps(0, done + 1)
 
 

@@ -72,10 +72,11 @@ def _message(setup: Setup, seed: int) -> Any:
     from quarl_lib.actorq.policy import initial_policy
     from quarl_lib.inference.pack import pack
 
-    spec, weights = initial_policy(setup.config(), seed)
+    config = setup.config()
+    spec, weights = initial_policy(config, seed)
     if setup.design == "authors":
         return baseline.serialize(baseline.make_module(spec, weights, setup.precision))
-    return pack(spec, weights, setup.config().weights_precision, weights_version=seed)
+    return pack(spec, weights, config.weights_precision, weights_version=seed)
 
 
 class _Request:
