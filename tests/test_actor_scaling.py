@@ -120,7 +120,7 @@ def test_a_tiny_run_end_to_end():
     summary = study.summarize(table, TINY.samples_per_insert, TINY.batch_size)
     assert len(summary) == 4
     assert (summary.us_per_step > 0).all()
-    assert (summary.cpu_us > 0).all()
+    assert (summary.cpu_us > 0.5 * summary.actor_us).all()
     assert (summary.slowdown[summary.n_actors == 1] == 1.0).all()
     assert summary.slowdown.between(1.0, 5.0).all()
     assert "the cost model is off by" in words.key_figure(summary)
