@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from quarl_lib.actorq import baseline, throughput
+from quarl_lib.actorq.program import weights_bytes
 from quarl_lib.actorq.throughput import Setup
 from quarl_lib.inference import Head, Layer, LayerWeights, PolicySpec, Weights, make_engine, pack
 from quarl_lib.timing import StageTimer
@@ -104,3 +105,18 @@ def test_an_authors_policy_acts_as_the_engine_does():
 def test_bad_parameters_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.slow
+def test_new_weights_of_a_wide_int8_policy_cost_next_to_nothing_beside_the_authors():
+    shared = {"precision": "int8", "update_period": 30}  # 3 x 2048, the default
+    setups = [Setup(**shared), Setup(**shared, design="authors", transport="reverb"), Setup(precision="fp32")]
+    int8, _, fp32 = (weights_bytes(setup.config()) for setup in setups)
+    assert fp32 >= 3.9 * int8
+    table = throughput.measure(setups[:2], steps=120, rounds=3)
+    stages = table.pivot_table(index="design", columns="stage", values="seconds", aggfunc="sum")
+    messages = table.drop_duplicates(["design", "round"]).groupby("design").messages.sum()
+    load_s = stages.load_weights / messages
+    assert load_s["packed"] <= load_s["authors"] / 50
+    ours = stages.loc["packed"]
+    assert ours[["pull", "deserialize", "load_weights"]].sum() < 0.05 * ours.sum()
