@@ -8,7 +8,7 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt setup.py $(wildcard quarl_lib/inference/*.c quarl_lib/inference/*.h)
+.venv/ready: pyproject.toml constraints.txt setup.py $(wildcard quarl_lib/inference/kernels/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
 	  { echo "QuaRL needs Python 3.11 (acme and reverb have no builds for others): install it, or call make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

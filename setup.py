@@ -8,9 +8,9 @@ setup(
     ext_modules=[
         Extension(
             "quarl_lib.inference._native",
-            sources=sorted(glob("quarl_lib/inference/_*.c")),
-            depends=sorted(glob("quarl_lib/inference/_*.h")),
-            # -ffp-contract=off: the float code must give the same bits on every CPU; see _kernels.h
+            sources=sorted(glob("quarl_lib/inference/kernels/*.c")),
+            depends=sorted(glob("quarl_lib/inference/kernels/*.h")),
+            # -ffp-contract=off: the float code must give the same bits on every CPU; see kernels.h
             extra_compile_args=["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"],
             optional=True,
         )

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from quarl_lib import catalog
+from quarl_lib.suite import catalog
 
 OK, NOT_ALL_OK, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -102,7 +102,7 @@ def describe(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Plan the runs, then run them; 0 only if all are ok."""
-    from quarl_lib import plan
+    from quarl_lib.suite import plan
 
     project = catalog.find_project()
     tasks = plan.make(
@@ -115,18 +115,19 @@ def run(options: argparse.Namespace) -> int:
             for name, value in task.parameters.items():
                 print(f"  {name} = {value!r}" + ("  (changed)" if name in task.changed else ""))
         return OK
-    from quarl_lib import runner
-    from quarl_lib.display import Display
+    from quarl_lib.reports import index
+    from quarl_lib.suite import runner
+    from quarl_lib.suite.display import Display
 
     how = runner.Options(
         jobs=options.jobs, force=options.force, retry_failed=options.retry_failed,
         timeout_s=options.timeout, cell_timeout_s=options.cell_timeout,
     )  # fmt: skip
-    records = runner.run(tasks, how, Display(tasks))
+    records = runner.run(tasks, how, Display(tasks), index.add)
     found = sorted({record["state"] for record in records})
-    index = tasks[0].directory.parents[1] / "index.html"
-    if index.exists():
-        print(f"\n{index}")
+    page = tasks[0].directory.parents[1] / "index.html"
+    if page.exists():
+        print(f"\n{page}")
     if "interrupted" in found:
         return INTERRUPTED
     return OK if found == ["ok"] else NOT_ALL_OK
@@ -134,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of one run, or every report and the index of a suite."""
-    from quarl_lib import index, report
+    from quarl_lib.reports import index, report
 
     for path in index.rebuild(options.directory, report.build):
         print(path)
@@ -143,7 +144,7 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Write a page that lays runs or suites side by side."""
-    from quarl_lib import comparison
+    from quarl_lib.reports import comparison
 
     print(comparison.build(options.directories, options.output))
     return OK

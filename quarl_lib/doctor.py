@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from quarl_lib import catalog, provenance
+from quarl_lib import provenance
+from quarl_lib.suite import catalog
 
 EXTRAS = {
     "actorq": ("reverb", "tensorflow", "dm_control", "acme", "codecarbon"),

@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
+from quarl_lib.actorq.launch.program import Part, Program
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.memory import SharedBlock
-from quarl_lib.actorq.program import Part, Program
 
 
 def learn(link: Link) -> None:

@@ -50,7 +50,7 @@ def in_background() -> Iterator[Callable]:
 
     What a test that failed left running ends with it.
     """
-    from quarl_lib.actorq import launch_local
+    from quarl_lib.actorq.launch import local
 
     started: list = []
 
@@ -59,7 +59,7 @@ def in_background() -> Iterator[Callable]:
 
         def work() -> None:
             try:
-                launch_local.supervise(program)
+                local.supervise(program)
             except BaseException as error:
                 errors.append(error)
 

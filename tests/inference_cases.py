@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from quarl_lib.inference import native, pack
-from quarl_lib.inference.reference import NumpyEngine
+from quarl_lib.inference import pack
+from quarl_lib.inference.backends import native
+from quarl_lib.inference.backends.reference import NumpyEngine
 from quarl_lib.inference.spec import Head, Layer, LayerWeights, PolicySpec, Weights
 
 

@@ -13,7 +13,8 @@ import time
 import pytest
 from conftest import TEMPLATE, add_study
 
-from quarl_lib import cli, display, plan
+from quarl_lib import cli
+from quarl_lib.suite import display, plan
 
 
 def quarl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +35,7 @@ def test_list_names_every_study_with_its_question_and_imports_nothing_heavy(proj
 
 
 def test_template_study_of_forty_lines_of_code_is_listed_beside_others(project, capsys):
-    lines = (TEMPLATE / "dice_study.py").read_text().splitlines()
+    lines = (TEMPLATE / "dice" / "study.py").read_text().splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 40
     add_study(project, "second")
     assert cli.main(["list"]) == 0

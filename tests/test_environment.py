@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from quarl_lib import plan
+from quarl_lib.suite import plan
 
 PROJECT = plan.PACKAGE.parent
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]

@@ -13,7 +13,7 @@ import pytest
 from browser import Browser, executable
 from conftest import add_study
 
-from quarl_lib import processes
+from quarl_lib.suite import processes
 
 NOTEBOOK = "[...window.jupyterapp.shell.widgets('main')].find(one => one.context?.path.endsWith('.ipynb'))"
 RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => 0, () => 0); 0"

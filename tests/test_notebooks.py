@@ -12,8 +12,9 @@ import nbformat
 import pytest
 from conftest import TEMPLATE
 
-from quarl_lib import catalog, markup, plan
+from quarl_lib.reports import markup
 from quarl_lib.studies import __path__ as studies_path
+from quarl_lib.suite import catalog, plan
 
 STUDIES = catalog.find_studies(plan.PACKAGE.parent)
 NOTEBOOKS = [study.notebook for study in STUDIES.values()] + [TEMPLATE / "notebooks" / "01_dice.ipynb"]
@@ -90,7 +91,7 @@ def test_parameters_cell_equals_the_config_and_its_defaults(study):
 
 def test_every_study_module_has_its_notebook():
     (folder,) = studies_path
-    with_config = [path.stem for path in Path(folder).glob("*.py") if "class Config" in path.read_text()]
+    with_config = [path.parent.name for path in Path(folder).glob("*/study.py") if "class Config" in path.read_text()]
     assert sorted(with_config) == sorted(STUDIES)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quarl_lib import plan, processes, runner
 from quarl_lib.results import PROJECT
+from quarl_lib.suite import plan, processes, runner
 
 STUDIES = [path.stem.split("_", 1)[1] for path in sorted((PROJECT / "notebooks").glob("*.ipynb"))]
 

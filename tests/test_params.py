@@ -7,7 +7,7 @@ import importlib
 import pytest
 import yaml
 
-from quarl_lib import catalog, parameters, plan
+from quarl_lib.suite import catalog, parameters, plan
 
 PROJECT = plan.PACKAGE.parent
 STUDIES = catalog.find_studies(PROJECT)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from quarl_lib.actorq import broadcast
 from quarl_lib.actorq.memory import SharedBlock
 
 STOP, LEARNER_STEPS, PORT, ACTOR_STEPS = range(4)  # int64 slots of the board; one per actor follows the last
@@ -24,9 +23,7 @@ class Link:
     Every counter has one writer, and an aligned 8-byte store is whole on the machines that this runs on.
     """
 
-    def __init__(
-        self, directory: Path, num_actors: int, weights: broadcast.SharedMemoryBroadcast | None = None
-    ) -> None:
+    def __init__(self, directory: Path, num_actors: int, weights: Any = None) -> None:
         self.directory, self.part, self.weights = Path(directory), "supervisor", weights
         self.started_at = time.time()
         self.resumed_steps, self.resumed_wall_s = 0, 0.0
@@ -95,14 +92,6 @@ class Link:
                 raise TimeoutError(f"{self.part}: no replay server after {timeout_s:g} s; see the learner's log")
             time.sleep(0.01)
         return f"localhost:{self.board[PORT]}"
-
-    def publisher(self) -> broadcast.Publisher:
-        """Return the learner's side of the broadcast; through Reverb where no shared memory was made."""
-        return self.weights.publisher() if self.weights else broadcast.ReverbPublisher(self.address())
-
-    def subscriber(self, actor_id: int) -> broadcast.Subscriber:
-        """Return one actor's side of the broadcast."""
-        return self.weights.subscriber(actor_id) if self.weights else broadcast.ReverbSubscriber(self.address())
 
     def start_clock(self) -> None:
         """Let wall time begin now, or where a resumed run left it."""

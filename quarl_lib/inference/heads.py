@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from quarl_lib.inference.arithmetic import tanh
 from quarl_lib.inference.spec import PolicySpec
 
 _MASK = 2**64 - 1
@@ -23,8 +24,6 @@ class ActionHead:
 
     def __call__(self, outputs: np.ndarray, log_std: np.ndarray | None = None) -> np.ndarray:
         """Return the actions; a gaussian head needs `log_std` [action_dim]."""
-        from quarl_lib.inference.reference import tanh
-
         if self.kind == "tanh":
             return self.middle + self.half_width * tanh(outputs)
         if self.kind == "clip":

@@ -1,4 +1,4 @@
-"""Check an observation on its way into a Python backend; the native one does the same in C."""
+"""Check an observation on its way into an engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ObservationCheck:
             flat = batch.reshape(-1)
             # The sum of squares is finite wherever all values are, overflow aside: a fifth of isfinite().all()'s time.
             if not math.isfinite(flat.dot(flat)):
-                _refuse_infinite(observation)
+                check_finite(observation, "observation")
         return batch, single
 
     def _converted(self, observation: object) -> np.ndarray:
@@ -46,8 +46,23 @@ class ObservationCheck:
             return array.astype(np.float32)
 
 
-def _refuse_infinite(observation: np.ndarray) -> None:
-    places = np.argwhere(~np.isfinite(observation))
-    if len(places):
-        index = tuple(int(i) for i in places[0])
-        raise ValueError(f"observation[{', '.join(map(str, index))}] is {observation[index]}: give finite numbers")
+def check_observation(spec: PolicySpec, observation: object) -> np.ndarray:
+    """Return the observation as contiguous float32 [obs] or [n, obs]; raise ValueError where it does not fit."""
+    x = np.asarray(observation)
+    if x.dtype.kind not in "fiub":
+        raise ValueError(f"observation has dtype {x.dtype}: give float32 (other real numbers are converted)")
+    if x.ndim not in (1, 2) or x.shape[-1:] != spec.observation_shape or x.shape[0] == 0:
+        n = spec.observation_shape[0]
+        raise ValueError(f"observation has shape {x.shape}: give ({n},) or (n, {n})")
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, np.float32)
+    check_finite(x, "observation")
+    return x
+
+
+def check_finite(x: np.ndarray, where: str) -> None:
+    """Raise ValueError that says where an array is NaN or infinite."""
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        index = tuple(int(i) for i in bad[0])
+        raise ValueError(f"{where}[{', '.join(map(str, index))}] is {x[index]}: it must be finite")

@@ -1,0 +1,208 @@
+"""An actor: act, observe, pull. One loop for both algorithms, every precision and both ways to write transitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import dm_env
+import numpy as np
+from acme import specs
+from acme.adders import base
+
+from quarl_lib.actorq.actor.exploration import make_exploration
+from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.timing import StageTimer
+from quarl_lib.actorq.weights.broadcast import Subscriber, subscriber_of
+from quarl_lib.envs import control
+from quarl_lib.inference import Engine, PolicySpec, make_engine
+from quarl_lib.inference.pack import pack, read_version, unpack
+
+LOOK_EVERY = 8  # actor steps between two looks at the stop flag; a step takes 50 us to 3 ms
+LOG_EVERY_S = 0.5
+WEIGHTS_TIMEOUT_S = 60.0
+
+
+class Pull(Protocol):
+    """Brings the policy up to date, booking its stages."""
+
+    def __call__(self, timer: StageTimer) -> bool:
+        """Return whether there were new weights."""
+
+
+class Puller:
+    """Asks for the version first and fetches only what is new; unpacks and packs again only between precisions."""
+
+    def __init__(self, spec: PolicySpec, engine: Engine, subscriber: Subscriber, weights_precision: str) -> None:
+        self._spec, self._engine, self._subscriber = spec, engine, subscriber
+        self._repack = weights_precision != engine.precision
+        self._version = 0
+        self.fetched = self.fetched_bytes = 0
+
+    def __call__(self, timer: StageTimer) -> bool:
+        """Return whether there were new weights."""
+        version = self._subscriber.version()
+        if version == self._version:
+            timer.lap("pull")
+            return False
+        buffer: Any = self._subscriber.fetch()
+        self._version = version
+        self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(buffer)
+        timer.lap("pull")
+        if self._repack:
+            weights = unpack(self._spec, buffer)
+            buffer = pack(self._spec, weights, self._engine.precision, weights_version=read_version(buffer))
+            timer.lap("deserialize")
+        self._engine.load(buffer)
+        timer.lap("load_weights")
+        return True
+
+
+def run_episode(
+    environment: dm_env.Environment,
+    select_action: Callable[[Any], Any],
+    adder: base.Adder,
+    timer: StageTimer,
+    after_step: Callable[[], bool],
+) -> tuple[float, int, bool]:
+    """Play one episode; return its return, its steps, and whether it was played to its end.
+
+    `after_step` pulls, counts, and says whether to go on.
+    """
+    episode_return, steps = 0.0, 0
+    timestep = environment.reset()
+    timer.lap("env_step")
+    adder.add_first(timestep)
+    timer.lap("observe")
+    while not timestep.last():
+        action = select_action(timestep.observation)
+        timer.lap("select_action")
+        timestep = environment.step(action)
+        timer.lap("env_step")
+        adder.add(action, timestep)
+        timer.lap("observe")
+        episode_return += float(timestep.reward)
+        steps += 1
+        if not after_step():
+            return episode_return, steps, timestep.last()
+    return episode_return, steps, True
+
+
+class Progress:
+    """An actor's counting and pulling between two steps, and its rows."""
+
+    def __init__(self, config: Config, link: Link, actor_id: int, pull: Pull, timer: StageTimer) -> None:
+        self._config, self._link, self._actor_id = config, link, actor_id
+        self._pull, self._timer = pull, timer
+        self.steps = link.actor_steps_of(actor_id)
+        self._episodes: list[dict[str, object]] = []
+        self._logged_at = time.monotonic()
+
+    def after_step(self) -> bool:
+        """Count a step, pull when it is time, and say whether to go on."""
+        self.steps += 1
+        if self.steps % self._config.update_period == 0:
+            self._pull(self._timer)
+        if self.steps % LOOK_EVERY == 0:
+            self._link.set_actor_steps(self._actor_id, self.steps)
+            return not self._link.should_stop() and self._link.actor_steps() < self._config.actor_steps
+        return True
+
+    def after_episode(self, episode_return: float, episode_steps: int) -> None:
+        """Note an episode; rows go to disk together, a few times a second."""
+        self._link.set_actor_steps(self._actor_id, self.steps)
+        self._episodes.append(
+            {
+                "actor_id": self._actor_id,
+                "actor_steps": self._link.actor_steps(),
+                "episode_steps": episode_steps,
+                "wall_time_s": self._link.wall_time_s(),
+                "episode_return": episode_return,
+            }
+        )
+        if time.monotonic() - self._logged_at > LOG_EVERY_S:
+            self.write_rows()
+
+    def write_rows(self) -> None:
+        """Append what was noted and timed since the last time."""
+        self._link.set_actor_steps(self._actor_id, self.steps)
+        if self._episodes:
+            self._link.log("episodes", self._episodes)
+        self._link.log(
+            "timing",
+            self._timer.rows(
+                part="actor",
+                actor_id=self._actor_id,
+                precision=self._config.precision,
+                actor_steps=self._link.actor_steps(),
+                learner_steps=self._link.learner_steps(),
+                wall_time_s=self._link.wall_time_s(),
+            ),
+        )
+        self._episodes.clear()
+        self._logged_at = time.monotonic()
+        self._timer.reset()
+
+
+def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
+    """Act until the run stops or all actors together took their steps.
+
+    `generation` counts the predecessors that died: each has random numbers of its own, and so has a resumed run.
+    """
+    import torch
+
+    from quarl_lib.actorq.actor.policy import policy_spec
+    from quarl_lib.actorq.replay import reverb as replay  # brings TensorFlow: only where an actor runs
+
+    torch.set_num_threads(1)
+    seeds = np.random.SeedSequence([config.seed, actor_id, generation, link.resumed_steps])
+    environment_seed, engine_seed = (int(seed) for seed in seeds.generate_state(2))
+    flat = config.adder != "acme"
+    environment = control.make(config.task, environment_seed, flat=flat)
+    environment_spec = specs.make_environment_spec(environment)
+    spec = policy_spec(config, environment_spec)
+    engine = make_engine(spec, config.precision, config.backend, engine_seed)
+    explore = make_exploration(config, environment_spec, actor_id, np.random.default_rng(seeds))
+
+    def select_action(observation: Any) -> Any:
+        return explore(engine(observation))
+
+    if not flat and isinstance(environment_spec.observations, dict):
+        flatten = control.Flattener(environment_spec.observations)
+
+        def select_action(observation: Any) -> Any:
+            return explore(engine(flatten(observation)))
+
+    subscriber = subscriber_of(link, actor_id)
+    wait_for_weights(subscriber, link)
+    adder = replay.make_adder(config, link.address(), environment_spec, link.should_stop)
+    timer = StageTimer()
+    pull = Puller(spec, engine, subscriber, config.weights_precision)
+    pull(timer)
+    progress = Progress(config, link, actor_id, pull, timer)
+    timer.reset()
+    try:
+        while not link.should_stop() and link.actor_steps() < config.actor_steps:
+            played, steps, ended = run_episode(environment, select_action, adder, timer, progress.after_step)
+            if ended:
+                progress.after_episode(played, steps)
+        adder.flush()
+    except replay.Stopped:
+        pass  # the run ends while the ratio held this actor back
+    finally:
+        progress.write_rows()
+
+
+def wait_for_weights(subscriber: Subscriber, link: Link, timeout_s: float = WEIGHTS_TIMEOUT_S) -> None:
+    """Wait for the learner's first publication.
+
+    Raises:
+        TimeoutError: none came.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not subscriber.version() and not link.should_stop():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{link.part}: the learner published no weights within {timeout_s:g} s; see its log")
+        time.sleep(0.005)

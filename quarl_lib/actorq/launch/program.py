@@ -1,0 +1,94 @@
+"""The parts of a run, built once from a plain config; any launcher can run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast
+from quarl_lib.envs import control
+
+Watcher = Callable[[Config, Link, int], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function for a process of its own; it is called with its arguments and ends by returning.
+
+    replaceable: when it dies it is started again, with one argument more: how many died before it. Where a part that
+        is not replaceable dies, the run has failed.
+    ends_run: the run is over when it returns. The run is over as well when no replaceable part is left.
+    grace_s: how long it may take to end once the run is over.
+    """
+
+    name: str
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    replaceable: bool = False
+    ends_run: bool = False
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """All parts of one run in the order in which they start, what joins them, and what its progress is called."""
+
+    parts: tuple[Part, ...]
+    link: Link
+    actor_steps: int
+    label: str
+
+
+def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), evaluated: bool = True) -> Program:
+    """Build the parts of a run; nothing is started and no port is opened.
+
+    Args:
+        watchers: called with (config, link, subscriber's number), each in a process of its own that sees every
+            published version; they end when the run does.
+        evaluated: whether an evaluator plays the learner's policy; it takes what the others leave of the cores.
+
+    Raises:
+        ValueError: an environment cannot be made, or no backend runs the policy at the actors' precision.
+    """
+    from quarl_lib.actorq.actor import evaluator
+    from quarl_lib.actorq.actor import loop as actor  # a launcher need not wait for torch and Acme
+    from quarl_lib.actorq.learner import checkpoint
+    from quarl_lib.actorq.learner import loop as learner
+
+    num_bytes = weights_bytes(config)
+    readers = config.n_actors + len(watchers)
+    weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
+    link = Link(directory, config.n_actors, weights)
+    saved = checkpoint.latest(directory) if config.resume else None
+    if saved is None:
+        link.begin()
+    else:
+        counters = checkpoint.read_counters(saved)
+        link.resume(counters.actor_steps, counters.wall_time_s)
+    parts = (
+        Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0),
+        *(Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True) for i in range(config.n_actors)),
+        *([Part("evaluator", evaluator.run, (config, link), grace_s=60.0)] if evaluated else []),
+        *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
+    )
+    return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}")
+
+
+def weights_bytes(config: Config) -> int:
+    """Return the size of one published buffer, and find out beforehand whether the actors can run the policy."""
+    from acme import specs
+
+    from quarl_lib.actorq.actor.policy import policy_spec
+    from quarl_lib.inference import make_engine
+    from quarl_lib.inference.pack import packed_size
+
+    environment = control.make(config.task, config.seed)
+    environment.reset()
+    spec = policy_spec(config, specs.make_environment_spec(environment))
+    environment.close()
+    make_engine(spec, config.precision, config.backend)
+    return packed_size(spec, config.weights_precision)

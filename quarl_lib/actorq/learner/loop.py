@@ -1,0 +1,174 @@
+"""The learner: sample, update, publish. One loop for both algorithms; it also hosts the replay server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from acme import specs
+
+from quarl_lib.actorq.actor.evaluator import leave_snapshot
+from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
+from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.learner import checkpoint, d4pg, dqn
+from quarl_lib.actorq.learner.state import State, device_of
+from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.replay.transitions import Batch
+from quarl_lib.actorq.timing import StageTimer
+from quarl_lib.actorq.weights.broadcast import publisher_of
+from quarl_lib.envs import control
+from quarl_lib.inference.pack import pack
+
+ALGORITHMS: dict[str, ModuleType] = {"d4pg": d4pg, "dqn": dqn}
+LOG_EVERY_S = 0.5
+
+
+def run(config: Config, link: Link) -> None:
+    """Serve replay and learn until the run stops, the actors took their steps, or time is up.
+
+    Raises:
+        FloatingPointError: the loss is no longer finite.
+    """
+    from quarl_lib.actorq.replay import reverb as replay  # brings TensorFlow: only where a learner runs
+
+    torch.set_num_threads(config.learner_threads)
+    torch.manual_seed(config.seed)
+    spec = specs.make_environment_spec(control.make(config.task, config.seed, flat=config.adder != "acme"))
+    state = ALGORITHMS[config.algorithm].init(config, spec, device_of(config))
+    saved = checkpoint.latest(link.directory) if config.resume else None
+    if saved is not None:
+        state.restore(checkpoint.read_learner(saved))
+        link.set_learner_steps(state.learner_steps)
+    spool = checkpoint.spool(link.directory) if config.checkpoint_every or saved is not None else None
+    server = replay.serve(config, spec, spool, checkpoint.replay_of(saved) if saved is not None else None)
+    try:
+        link.set_address(server.address)
+        learner = Learner(config, link, spec, state, server.address)
+        batches = replay.make_dataset(config, server.address, spec, learner.finished)
+        learner.learn(batches)
+        batches.close()  # a sampler that still waits would hold the server up
+    finally:
+        server.stop()
+
+
+class Learner:
+    """The loop's state between two steps: what to publish, leave, save and log next."""
+
+    def __init__(
+        self, config: Config, link: Link, spec: specs.EnvironmentSpec, state: State, replay_address: str
+    ) -> None:
+        self.config, self.link, self.state = config, link, state
+        self.timer = StageTimer()
+        self._address = replay_address
+        self._spec = policy_spec(config, spec)
+        self._device = device_of(config)
+        self._publisher = publisher_of(link)
+        self._logged_at = time.monotonic()
+        self._next_snapshot = link.actor_steps() // config.eval_period * config.eval_period
+        self._metrics: dict[str, torch.Tensor] = {}
+
+    def finished(self) -> bool:
+        """Say whether the run stops, the actors took their steps, or time is up."""
+        limit = self.config.max_seconds
+        late = bool(limit) and self.link.wall_time_s() > limit
+        return late or self.link.should_stop() or self.link.actor_steps() >= self.config.actor_steps
+
+    def learn(self, batches: Iterator[Batch]) -> None:
+        """Publish the first policy, then take a step for every batch."""
+        config, timer, state = self.config, self.timer, self.state
+        update = ALGORITHMS[config.algorithm].update
+        self.publish()
+        self.leave_snapshot_if_due()
+        timer.reset()
+        for batch in batches:
+            batch = self._to_device(batch)
+            timer.lap("sample")
+            self._metrics = update(config, state, batch)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+            timer.lap("learner_step")
+            self.link.set_learner_steps(state.learner_steps)
+            if state.learner_steps % config.publish_period == 0:
+                self.publish()
+            self.leave_snapshot_if_due()
+            if config.checkpoint_every and state.learner_steps % config.checkpoint_every == 0:
+                self.save()
+            if time.monotonic() - self._logged_at > LOG_EVERY_S:
+                self.write_rows()
+        if not self.link.should_stop():  # else somebody ended the run, who has seen enough
+            self.leave_snapshot()
+        self.write_rows()
+
+    def publish(self) -> None:
+        """Quantize the online policy and make it the newest."""
+        self.timer.start()
+        version = self.state.learner_steps + 1
+        buffer = self._pack(self.config.weights_precision, version)
+        self.timer.lap("quantize")
+        self._publisher.publish(buffer)
+        self.timer.lap("broadcast")
+
+    def leave_snapshot_if_due(self) -> None:
+        """Leave the fp32 policy for the evaluator when the actors passed the next multiple of `eval_period`."""
+        steps = self.link.actor_steps()
+        if steps >= self._next_snapshot:
+            self.leave_snapshot()
+            self._next_snapshot = (steps // self.config.eval_period + 1) * self.config.eval_period
+
+    def leave_snapshot(self) -> None:
+        """Leave the fp32 policy for the evaluator, with the time at which it was taken."""
+        steps, taken_at = self.link.actor_steps(), self.link.wall_time_s()
+        buffer = self._pack("fp32", self.state.learner_steps)
+        leave_snapshot(self.link.directory, buffer, steps, self.state.learner_steps, taken_at)
+        self.timer.start()
+
+    def save(self) -> Path:
+        """Write a checkpoint."""
+        from quarl_lib.actorq.replay import reverb as replay
+
+        link = self.link
+        counters = checkpoint.Counters(link.actor_steps(), self.state.learner_steps, link.wall_time_s())
+        path = checkpoint.write(link.directory, counters, self.state.save(), lambda: replay.checkpoint(self._address))
+        self.timer.start()
+        return path
+
+    def write_rows(self) -> None:
+        """Log what was measured since the last time."""
+        link = self.link
+        now: dict[str, Any] = {
+            "actor_steps": link.actor_steps(),
+            "learner_steps": self.state.learner_steps,
+            "wall_time_s": link.wall_time_s(),
+        }
+        metrics = {name: float(value) for name, value in self._metrics.items()}
+        if metrics:
+            inserted, sampled = self._counts()
+            link.log("learner", [{**now, **metrics, "inserted": inserted, "sampled": sampled}])
+        link.log("timing", self.timer.rows(part="learner", actor_id=-1, precision=self.config.precision, **now))
+        if not all(map(_finite, metrics.values())):
+            raise FloatingPointError(
+                f"the learner diverged at step {self.state.learner_steps}: {metrics}; lower the learning rates"
+            )
+        self._logged_at = time.monotonic()
+        self.timer.reset()
+
+    def _counts(self) -> tuple[int, int]:
+        from quarl_lib.actorq.replay import reverb as replay
+
+        return replay.insert_and_sample_counts(self._address)
+
+    def _pack(self, precision: str, version: int) -> memoryview:
+        return pack(self._spec, policy_weights(self.state.policy), precision, weights_version=version)
+
+    def _to_device(self, batch: Batch) -> Batch:
+        if self._device.type == "cpu":
+            return batch
+        return Batch(*(part.to(self._device) for part in batch))
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")

@@ -1,0 +1,191 @@
+/* From float rows to tiles; included by float_rows.h. tiles.py has the same arithmetic. */
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { LANES = 32 };
+
+/* What rounding left of a row is summed in 32 lanes, each in order, then by halves. */
+typedef struct {
+    float lanes[LANES];
+} rests;
+
+static float total_of(rests r) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++) r.lanes[j] += r.lanes[j + half];
+    return r.lanes[0];
+}
+
+static float absmax_of(const float *x, ptrdiff_t n) {
+    uint32_t bits = absmax_bits(x, n);
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static ptrdiff_t first_beyond(const float *x, ptrdiff_t n, float limit) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) < limit)) return i;
+    return -1;
+}
+
+INLINE int32_t quantize_lanes(const float *restrict x, float inverse, uint8_t *restrict codes, rests *restrict left) {
+    int32_t sum = 0;
+    for (int j = 0; j < LANES; j++) {
+        float steps = x[j] * inverse, code = round_even(steps);
+        left->lanes[j] += steps - code;
+        int32_t integer = (int32_t)code;
+        sum += integer;
+        codes[j] = (uint8_t)integer;
+    }
+    return sum;
+}
+
+/* Codes -127..127, half to even; write whole lanes, zeros behind the row. Return the scale. */
+static float quantize_row(const float *x, ptrdiff_t n, uint8_t *codes, float *left, int32_t *sum) {
+    float absmax = absmax_of(x, n), inverse = absmax < TINY ? 0.0f : 127.0f / absmax, tail[LANES] = {0};
+    ptrdiff_t i = 0;
+    rests r = {{0}};
+    *sum = 0;
+    for (; i + LANES <= n; i += LANES) *sum += quantize_lanes(x + i, inverse, codes + i, &r);
+    if (i < n) {
+        memcpy(tail, x + i, (size_t)(n - i) * 4);
+        *sum += quantize_lanes(tail, inverse, codes + i, &r);
+    }
+    *left = total_of(r);
+    return absmax < TINY ? 0.0f : absmax / 127.0f;
+}
+
+INLINE void half_step_lanes(const float *restrict x, int n, float inverse, float half, uint8_t *restrict codes,
+                            rests *restrict left) {
+    float highest = 2.0f * half - 1.0f, center = half - 0.5f;
+    for (int j = 0; j < n; j++) {
+        float steps = x[j] * inverse;
+        int32_t code = (int32_t)at_most(at_least(steps + half, 0.0f), highest);
+        left->lanes[j] += steps - ((float)code - center);
+        codes[j] = (uint8_t)code;
+    }
+}
+
+/* Codes 0..levels-1 that stand for (2 code - levels + 1) * scale. Return the scale. */
+static float quantize_half_steps(const float *x, ptrdiff_t n, int levels, uint8_t *codes, float *left) {
+    float absmax = absmax_of(x, n), half = (float)(levels / 2);
+    rests r = {{0}};
+    *left = 0.0f;
+    if (absmax < TINY) {
+        memset(codes, 0, (size_t)n);
+        return 0.0f;
+    }
+    ptrdiff_t i = 0;
+    for (; i + LANES <= n; i += LANES) half_step_lanes(x + i, LANES, half / absmax, half, codes + i, &r);
+    half_step_lanes(x + i, (int)(n - i), half / absmax, half, codes + i, &r);
+    *left = total_of(r);
+    return absmax / (float)levels;
+}
+
+static uint16_t to_half(float value) { /* round half to even, subnormals included; |value| < 65520 */
+    uint32_t bits, sign;
+    memcpy(&bits, &value, 4);
+    sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    if (bits < 0x38800000) { /* below 2^-14: the steps of float16 are 2^-24 */
+        float small;
+        memcpy(&small, &bits, 4);
+        small += 0.5f; /* in [0.5, 1) the steps of float32 are 2^-24 as well */
+        memcpy(&bits, &small, 4);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    bits += 0xc8000fff + (bits >> 13 & 1);
+    return (uint16_t)(sign | bits >> 13);
+}
+
+static void store_float_row(enum kind kind, const float *x, ptrdiff_t cols, ptrdiff_t padded_rows, uint8_t *tile) {
+    for (ptrdiff_t i = 0; i < cols; i++) {
+        uint16_t half = kind == FP16 ? to_half(x[i]) : 0;
+        if (kind == FP16)
+            memcpy(tile + i * padded_rows * 2, &half, 2);
+        else
+            memcpy(tile + i * padded_rows * 4, x + i, 4);
+    }
+}
+
+/* Put one row's codes into its four bytes of every step. */
+static void store_row(enum kind kind, const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t stride, uint8_t *tile) {
+    uint32_t a, b, c, d;
+    if (kind == W8A8 || kind == W8A16)
+        for (ptrdiff_t i = 0; i < cols_padded; i += 4, tile += stride) memcpy(tile, codes + i, 4);
+    else if (kind == W2A8)
+        for (ptrdiff_t i = 0; i < cols_padded; i += 16, tile += stride) {
+            memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
+            memcpy(&c, codes + i + 8, 4), memcpy(&d, codes + i + 12, 4);
+            a |= b << 2 | c << 4 | d << 6;
+            memcpy(tile, &a, 4);
+        }
+    else
+        for (ptrdiff_t i = 0; i < cols_padded; i += 8, tile += stride) {
+            memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
+            a |= b << 4;
+            memcpy(tile, &a, 4);
+        }
+}
+
+/* Put 16 rows' codes into 16 neighbouring bytes of every column: a transposition, 16 columns at a time. */
+static void store_columns(const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t stride, uint8_t *tile) {
+    for (ptrdiff_t i = 0; i < cols_padded; i += 16, tile += 16 * stride) {
+#ifdef __SSE2__
+        __m128i a[16], b[16];
+        for (int r = 0; r < 16; r++) a[r] = _mm_loadu_si128((const void *)(codes + r * cols_padded + i));
+        for (int pass = 0; pass < 4; pass++) { /* each interleaves row r with row r + 8 */
+            for (int r = 0; r < 8; r++) {
+                b[2 * r] = _mm_unpacklo_epi8(a[r], a[r + 8]);
+                b[2 * r + 1] = _mm_unpackhi_epi8(a[r], a[r + 8]);
+            }
+            memcpy(a, b, sizeof a);
+        }
+        for (int c = 0; c < 16; c++) _mm_storeu_si128((void *)(tile + c * stride), a[c]);
+#else
+        for (int c = 0; c < 16; c++)
+            for (int r = 0; r < 16; r++) tile[c * stride + r] = codes[r * cols_padded + i + c];
+#endif
+    }
+}
+
+static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
+                              ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
+                              float *residuals, uint8_t *scratch) {
+    ptrdiff_t padded_rows = blocks * BLOCK, group = kind == W4G128A8 ? GROUP : cols_padded;
+    int levels = kind == W2A8 ? 4 : 16, is_float = kind == FP32 || kind == FP16;
+    float limit = kind == FP16 ? 65520.0f : INFINITY;
+    if (is_float) memset(tiles, 0, (size_t)(padded_rows * cols_padded * (kind == FP32 ? 4 : 2)));
+    for (ptrdiff_t r = 0; r < padded_rows; r++) {
+        const float *row = weight + r * cols;
+        uint8_t *codes = scratch + (kind == W8U8 ? r % 16 * cols_padded : 0);
+        float residual = 0.0f, left;
+        int32_t sum = 0;
+        if (r < rows && !(absmax_of(row, cols) < limit)) return r * cols + first_beyond(row, cols, limit);
+        if (is_float) {
+            if (r < rows) store_float_row(kind, row, cols, padded_rows, tiles + r * (kind == FP32 ? 4 : 2));
+            continue;
+        }
+        if (r >= rows || cols_padded != cols) memset(codes, 0, (size_t)cols_padded);
+        for (ptrdiff_t start = 0, g = 0; start < cols_padded; start += group, g++) {
+            ptrdiff_t n = start + group < cols ? group : cols - start;
+            float scale = 0.0f;
+            if (r < rows && (kind == W8A8 || kind == W8A16 || kind == W8U8)) {
+                scale = quantize_row(row, n, codes, &left, &sum);
+                residual = left * scale;
+            } else if (r < rows) {
+                scale = quantize_half_steps(row + start, n, levels, codes + start, &left);
+                residual += left * (2.0f * scale);
+            }
+            scales[g * padded_rows + r] = scale;
+        }
+        residuals[r] = residual / (float)cols;
+        if (row_sums) row_sums[r] = sum;
+        if (kind != W8U8)
+            store_row(kind, codes, cols_padded, padded_rows * 4, tiles + r * 4);
+        else if (r % 16 == 15)
+            store_columns(scratch, cols_padded, padded_rows, tiles + r - 15);
+    }
+    return -1;
+}

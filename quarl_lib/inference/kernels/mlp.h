@@ -1,0 +1,61 @@
+/* A whole policy over packed weights: plain C, no Python, no allocation while it acts. */
+#ifndef QUARL_MLP_H
+#define QUARL_MLP_H
+
+#include "kernels.h"
+
+enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
+enum { MAX_LAYERS = 64, MAX_BATCH = 32, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
+
+typedef struct {
+    enum kind kind;
+    enum activation activation;
+    ptrdiff_t rows, cols, rows_padded, cols_padded;
+    int limit;      /* largest activation code */
+    int sparse;     /* inputs come from a ReLU: those that are zero are left out where the layout allows it */
+    int layer_norm;
+    double eps;
+    ptrdiff_t weights, scales, row_sums, residuals, bias, norm_scale, norm_offset; /* offsets; 0 for none */
+} layer;
+
+typedef struct {
+    const kernels *kernels;
+    int num_layers;
+    layer layers[MAX_LAYERS];
+    enum head head;
+    ptrdiff_t mean, inverse_std, log_std; /* offsets; 0 for none */
+    float clip;
+    float *low, *high, *middle, *half_width; /* NULL where the head has no bounds */
+    uint64_t random_state;
+
+    const uint8_t *data; /* the packed buffer */
+    ptrdiff_t width;     /* of a row of scratch, in elements */
+    int batch;           /* rows of scratch */
+    float *x, *y;
+    void *codes; /* bytes or int16 */
+    uint16_t *columns; /* of a w8u8, fp32 or fp16 layer: the listed columns, their values (bytes or floats) */
+    float *values;
+    ptrdiff_t count[MAX_BATCH];
+    int32_t group_sums[MAX_COLUMNS / GROUP];
+    int32_t code_sum[MAX_BATCH];
+    float activation_scale[MAX_BATCH];
+} mlp;
+
+/* Where a run stopped: the layer whose input (-1: its last output) is not finite, and the element. */
+typedef struct {
+    int layer;
+    ptrdiff_t row, index;
+    float value;
+} bad_value;
+
+int mlp_reserve(mlp *m, int batch); /* grow scratch to `batch` rows; 0 if memory ran out */
+void mlp_free(mlp *m);
+/* Run `n` <= m->batch observations already in m->x; outputs are in m->y. Return 0 and fill `bad` on a bad value. */
+int mlp_forward(mlp *m, int n, bad_value *bad);
+/* Run one layer from m->x to m->y (m->codes and, if not NULL, `sums` [groups, rows_padded] are left to look at). */
+int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad);
+/* Turn the outputs of row `i` into an action: floats into `action`, or the index returned. */
+ptrdiff_t mlp_action(mlp *m, int i, float *action);
+static inline float *row_of(const mlp *m, float *scratch, int i) { return scratch + (ptrdiff_t)i * m->width; }
+
+#endif

@@ -1,0 +1,95 @@
+/* The products in plain C: for CPUs without AVX2, and the yardstick of the others. */
+#include "float_rows.h"
+
+static void w8a8(const uint8_t *restrict weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
+    const int8_t *w = (const int8_t *)weights, *a = (const int8_t *)codes;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < steps; s++, a += 4)
+        for (int r = 0; r < rows; r++, w += 4) sums[r] += w[0] * a[0] + w[1] * a[1] + w[2] * a[2] + w[3] * a[3];
+}
+
+static void w8a16(const uint8_t *restrict weights, const int16_t *a, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
+    const int8_t *w = (const int8_t *)weights;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < steps; s++, a += 4)
+        for (int r = 0; r < rows; r++, w += 4) sums[r] += w[0] * a[0] + w[1] * a[1] + w[2] * a[2] + w[3] * a[3];
+}
+
+static void w4a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
+    const int8_t *a = (const int8_t *)codes;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < steps; s++, a += 8)
+        for (int r = 0; r < rows; r++, w += 4)
+            for (int j = 0; j < 4; j++) sums[r] += (w[j] & 15) * a[j] + (w[j] >> 4) * a[4 + j];
+}
+
+static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
+    const int8_t *a = (const int8_t *)codes;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < steps; s++, a += 16)
+        for (int r = 0; r < rows; r++, w += 4)
+            for (int j = 0; j < 4; j++)
+                sums[r] += (w[j] & 3) * a[j] + (w[j] >> 2 & 3) * a[4 + j] + (w[j] >> 4 & 3) * a[8 + j] +
+                           (w[j] >> 6) * a[12 + j];
+}
+
+static void w8u8(const uint8_t *restrict weights, const uint8_t *next, const uint16_t *columns, const uint8_t *codes,
+                 ptrdiff_t count, int blocks, int32_t *restrict sums) {
+    (void)next;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < count; s++) {
+        const int8_t *w = (const int8_t *)weights + (ptrdiff_t)columns[s] * rows;
+        for (int r = 0; r < rows; r++) sums[r] += w[r] * codes[s];
+    }
+}
+
+static void fp32(const uint8_t *restrict weights, const uint8_t *next, const uint16_t *columns, const float *restrict x,
+                 ptrdiff_t count, int blocks, float *restrict sums) {
+    (void)next;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < count; s++) {
+        const float *w = (const float *)weights + (ptrdiff_t)columns[s] * rows;
+        for (int r = 0; r < rows; r++) sums[r] += w[r] * x[s];
+    }
+}
+
+static float from_half(uint16_t half) {
+    uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
+    float value;
+    memcpy(&value, &magnitude, 4);
+    value *= 5.192296858534828e33f; /* 2^112: the difference of the exponents' biases, subnormals included */
+    memcpy(&magnitude, &value, 4);
+    magnitude |= sign;
+    memcpy(&value, &magnitude, 4);
+    return value;
+}
+
+static void fp16(const uint8_t *restrict weights, const uint8_t *next, const uint16_t *columns, const float *restrict x,
+                 ptrdiff_t count, int blocks, float *restrict sums) {
+    (void)next;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < count; s++) {
+        const uint16_t *w = (const uint16_t *)weights + (ptrdiff_t)columns[s] * rows;
+        for (int r = 0; r < rows; r++) sums[r] += from_half(w[r]) * x[s];
+    }
+}
+
+static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {
+    uint64_t sum[8] = {0};
+    for (ptrdiff_t i = 0; i < lines; i++)
+        for (int j = 0; j < 8; j++) {
+            uint64_t word;
+            memcpy(&word, data + i * 64 + j * 8, 8);
+            sum[j] += word;
+        }
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+const kernels portable_kernels = KERNELS("portable", -128, read_lines);

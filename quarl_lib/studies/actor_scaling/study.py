@@ -1,0 +1,261 @@
+"""How does the time for a fixed number of steps fall with the number of actors, and what stops it?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from quarl_lib.actorq import config as actorq
+from quarl_lib.envs import control
+from quarl_lib.metrics import bootstrap_ci, speedup
+from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.common.blocks import in_order
+from quarl_lib.studies.common.checks import check_each_once
+
+SUMMARY_COLUMNS = (
+    "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
+    "bound_by", "slowdown", "speedup_over_one", "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high",
+    "actor_us", "learner_us", "cpu_us", "cores_used", "seconds_for_steps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """The runs to time: every precision with every number of actors, `rounds` times in turn."""
+
+    task: str = "dm_control:cartpole:balance"
+    precisions: list[str] = field(default_factory=lambda: ["fp32", "int8"])
+    actors: list[int] = field(default_factory=lambda: [1, 2])
+    actor_steps: int = 1500
+    rounds: int = 1
+    policy_hidden: list[int] = field(default_factory=lambda: [512, 512, 512])
+    critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
+    batch_size: int = 32
+    samples_per_insert: float = 0.25
+    min_replay: int = 100
+    update_period: int = 300
+    publish_period: int = 4
+    max_seconds: float = 20.0
+    contention_rounds: int = 3
+    projected_learner_ms: list[float] = field(default_factory=lambda: [0.5, 2.0, 20.0])
+    projected_cores: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
+    projected_samples_per_insert: float = 16.0
+    projected_batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("precisions", "actors", "projected_learner_ms", "projected_cores"):
+            check_each_once(name, getattr(self, name))
+        for name in ("actors", "projected_cores", "projected_learner_ms"):
+            if min(getattr(self, name)) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: give numbers above 0")
+        if "fp32" not in self.precisions or 1 not in self.actors:
+            raise ValueError(
+                f"precisions={self.precisions}, actors={self.actors}: leave fp32 and 1 in, ratios are taken to them"
+            )
+        above_0 = ("rounds", "contention_rounds", "samples_per_insert")
+        for name in (*above_0, "projected_batch_size", "projected_samples_per_insert"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: give a number above 0")
+        list(options(self, 0))
+
+
+def options(config: Config, number: int) -> Iterator[actorq.Config]:
+    """Yield the ActorQ options of one round's runs."""
+    for precision in config.precisions:
+        for n_actors in config.actors:
+            one = actorq.Config(
+                task=config.task,
+                algorithm="dqn" if control.is_discrete(config.task) else "d4pg",
+                seed=config.seed + number,
+                precision=precision,
+                n_actors=n_actors,
+                actor_steps=config.actor_steps,
+                max_seconds=config.max_seconds,
+                policy_hidden=tuple(config.policy_hidden),
+                critic_hidden=tuple(config.critic_hidden),
+                batch_size=config.batch_size,
+                samples_per_insert=config.samples_per_insert,
+                min_replay=config.min_replay,
+                update_period=config.update_period,
+                publish_period=config.publish_period,
+                eval_period=config.actor_steps,
+                eval_episodes=1,
+            )
+            # The default lets a burst of four updates in, which in a short run is far above the ratio.
+            yield one.replace(error_buffer=max(float(config.batch_size), one.smallest_error_buffer))
+
+
+def bounds(
+    actor: float,
+    n_actors: int,
+    learner_step: float,
+    samples_per_insert: float,
+    batch_size: int,
+    learner_cores: int = 1,
+    cpu: float = 0.0,
+    cores: int = 1,
+    slowdown: float = 1.0,
+) -> dict[str, float]:
+    """Return the time of each side for one step of all actors together, in the unit of its arguments.
+
+    actors: actor / n, as n of them share the steps. learner: learner_step * samples_per_insert / batch_size / k, as it
+    makes samples_per_insert / batch_size updates for each step, on k cores of its own. cores: cpu / cores, the CPU time
+    of all processes for a step where they share so many cores. The slowest side sets the pace. `slowdown` is what
+    cores that work at once take from each other's caches and memory: a factor on the first side and on the last.
+    """
+    return {
+        "actors": slowdown * actor / n_actors,
+        "learner": learner_step * samples_per_insert / batch_size / learner_cores,
+        "cores": slowdown * cpu / cores,
+    }
+
+
+def slowest(sides: dict[str, float]) -> str:
+    """Return the side that sets the pace."""
+    return max(sides, key=lambda side: sides[side])
+
+
+def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
+    """Run every precision with every number of actors, in a new order every round, after a look at contention.
+
+    Returns:
+        One row per run: `round`, `precision`, `n_actors`, `cores`, what `measured` returns, and the round's `slowdown`
+        of as many actors at once as there are cores for.
+    """
+    from quarl_lib.actorq.bench import contention
+    from quarl_lib.actorq.launch import local
+
+    rng, cores = np.random.default_rng(config.seed), len(os.sched_getaffinity(0))
+    at_once = {n_actors: min(n_actors, cores) for n_actors in config.actors}
+    of_round = [list(options(config, number)) for number in range(config.rounds)]
+    done, total, rows = 0, 100 * sum(map(len, of_round)), []
+
+    def part(steps: int, of: int, what: str) -> None:
+        progress(100 * done + 100 * steps // of, total, what)
+
+    for number, runs in enumerate(of_round):
+        alone = [one for one in runs if one.n_actors == 1]
+        beside = contention.measure(alone, list(at_once.values()), config.contention_rounds, config.seed + number)
+        slowdown = contention.slowdown(beside)
+        for one in (runs[i] for i in rng.permutation(len(runs))):
+            with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
+                logged = local.run(one, Path(directory), part, metered=False, evaluated=False)
+            names = {"round": number, "precision": one.precision, "n_actors": one.n_actors, "cores": cores}
+            slower = {"slowdown": slowdown[one.precision, at_once[one.n_actors]]}
+            rows.append({**names, **measured(logged["timing"], logged["cpu"]), **slower})
+            done += 1
+    progress(total, total, "measured")
+    return pd.DataFrame(rows)
+
+
+def measured(timing: pd.DataFrame, cpu: pd.DataFrame) -> dict[str, float]:
+    """Reduce a run's rows to its figures.
+
+    Returns:
+        us_per_step: of all actors together while all act, each one's steps over its own time (they do not begin and
+        end together); actor_us: an actor's time for a step; actor_steps; learner_us: one update, with its share of
+        publishing, without waiting for data; learner_steps; cpu_us: CPU time of all processes for a step.
+    """
+    actor = timing[timing.part == "actor"]
+    seconds = actor.groupby("actor_id").seconds.sum()
+    counts = actor[actor.stage == "select_action"].groupby("actor_id")["count"].sum()
+    steps = int(counts.sum())
+    learner = timing[(timing.part == "learner") & (timing.stage != "sample")]
+    updates = timing[timing.stage == "learner_step"]["count"].sum()
+    return {
+        "us_per_step": 1e6 / (counts / seconds).sum(),
+        "actor_us": 1e6 * seconds.sum() / steps,
+        "actor_steps": steps,
+        "learner_us": 1e6 * learner.seconds.sum() / max(updates, 1),
+        "learner_steps": int(updates),
+        "cpu_us": 1e6 * cpu.cpu_s.sum() / steps,
+    }
+
+
+def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -> pd.DataFrame:
+    """Return one row per precision and number of actors: microseconds a step, measured and predicted.
+
+    The prediction is the slowest of `bounds` with what the runs with one actor took: an actor's time, all CPU time, an
+    update; and with the slowdown that actors without learner and replay showed. `fits` says whether there were as many
+    cores as actors, `cores_used` how many the program got beside other work on the machine. Ratios are paired by round,
+    with 95 % intervals.
+    """
+    runs = table.sort_values("round")
+    groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
+    rows = []
+    for (precision, n_actors), group in groups.items():
+        alone, fp32 = groups[precision, 1], groups["fp32", n_actors]
+        updates = alone[alone.learner_steps > 0].learner_us
+        learner_us = updates.median() if len(updates) else 0.0
+        cores = int(group.cores.iloc[0])
+        actor_us, cpu_us = np.median(alone.actor_us), np.median(alone.cpu_us)
+        slowdown = group.slowdown.median()
+        sides = bounds(
+            actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores, slowdown=slowdown
+        )
+        predicted = max(sides.values())
+        interval, over_fp32 = (
+            bootstrap_ci(group.us_per_step, statistic=np.median),
+            speedup(fp32.us_per_step, group.us_per_step, paired=True),
+        )
+        rows.append(
+            {
+                "precision": precision,
+                "n_actors": n_actors,
+                "rounds": len(group),
+                "fits": n_actors <= cores,
+                "us_per_step": interval.estimate,
+                "us_low": interval.low,
+                "us_high": interval.high,
+                "predicted_us": predicted,
+                "prediction_error": predicted / interval.estimate - 1,
+                "bound_by": slowest(sides),
+                "slowdown": slowdown,
+                "speedup_over_one": speedup(alone.us_per_step, group.us_per_step, paired=True).estimate,
+                "speedup_over_fp32": over_fp32.estimate,
+                "speedup_over_fp32_low": over_fp32.low,
+                "speedup_over_fp32_high": over_fp32.high,
+                "actor_us": actor_us,
+                "learner_us": learner_us,
+                "cpu_us": cpu_us,
+                "cores_used": (group.cpu_us / group.us_per_step).median(),
+                "seconds_for_steps": (group.us_per_step * group.actor_steps).median() / 1e6,
+            }
+        )
+    return in_order(pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS)), {"precision": True, "n_actors": True})
+
+
+def project(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """Return what the model says of machines that are not here: a projection, from this run's actor times.
+
+    Cores that take nothing from each other are assumed: how much they do was measured for this machine only. One row
+    per learner speed, actor cores and precision, for the projected batch and ratio: steps a second, the side that
+    bounds them, and the ratio to fp32 on the same machine.
+    """
+    actor_us = summary.drop_duplicates("precision").set_index("precision").actor_us
+    rows = []
+    for learner_ms in config.projected_learner_ms:
+        for cores in config.projected_cores:
+            work = (1e3 * learner_ms, config.projected_samples_per_insert, config.projected_batch_size)
+            sides = {precision: bounds(value, cores, *work) for precision, value in actor_us.items()}
+            us = {precision: max(of_one.values()) for precision, of_one in sides.items()}
+            for precision, value in us.items():
+                rows.append(
+                    {
+                        "learner_ms": learner_ms,
+                        "actor_cores": cores,
+                        "precision": precision,
+                        "steps_per_s": 1e6 / value,
+                        "bound_by": slowest(sides[precision]),
+                        "speedup_over_fp32": us["fp32"] / value,
+                        "kind": "projection",
+                    }
+                )
+    return pd.DataFrame(rows)

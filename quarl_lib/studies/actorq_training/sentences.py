@@ -1,0 +1,118 @@
+"""Sentences and small tables that the notebook builds from what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from quarl_lib.actorq import config as actorq
+from quarl_lib.studies.actorq_training.speed import BALANCE, CARTPOLE, LONG_PERIOD, SHORT_PERIOD
+
+SETTING = "policy, learner, threshold and machine differ: see the parameters"
+
+
+def verdict(summary: pd.DataFrame) -> str:
+    """Say who reached its threshold, and how the times compare."""
+    missed = summary[summary.seeds_reached < summary.seeds]
+    parts = []
+    if len(missed):
+        cells = ", ".join(f"{r.task} {r.precision} ({r.seeds_reached} of {r.seeds} seeds)" for r in missed.itertuples())
+        parts.append(f"Not every seed reached its threshold: {cells}.")
+    else:
+        parts.append(f"All {int(summary.seeds.sum())} runs reached their threshold.")
+    for row in summary[(summary.precision != "fp32") & summary.speedup.notna()].itertuples():
+        if row.speedup_low != row.speedup_low:
+            interval = "; from one seed, without an interval."
+        elif row.speedup_low > 1 or row.speedup_high < 1:
+            interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]."
+        else:
+            interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]: no difference is shown."
+        parts.append(
+            f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, "
+            f"fp32 {row.speedup:.2f} times that{interval}"
+        )
+    return " ".join(parts)
+
+
+def bottleneck(summary: pd.DataFrame) -> str:
+    """Say which side bound the runs, and what the actors' precision would bring if they were the bound."""
+    parts = []
+    for row in summary[summary.precision != "fp32"].itertuples():
+        said = (
+            f"{row.task} {row.precision}: the {row.bound_by} was the bottleneck "
+            f"(learner at work {row.learner_busy:.0%} of its time, an actor {row.actor_busy:.0%})"
+        )
+        if row.bound_by == "learner":
+            said += (
+                ", so the actors' precision cannot help here; with this policy it would have been worth "
+                f"{row.speedup_if_actor_bound:.2f} x if the actors were"
+            )
+        parts.append(said + ".")
+    return " ".join(parts)
+
+
+def energy(summary: pd.DataFrame) -> str:
+    """Say how CO2 compares, CPU alone, with RAM, and over time, and whether it was measured."""
+    source = summary.energy_source.iloc[0]
+    parts = [f"Energy is {source}; all three ratios cover the same interval, from the start to the threshold."]
+    for row in summary[(summary.precision != "fp32") & summary.co2_ratio.notna()].itertuples():
+        parts.append(
+            f"{row.task} {row.precision}: fp32 emitted {row.co2_ratio:.2f} x as much "
+            f"({row.co2_ratio_cpu:.2f} x counting the CPU alone) and took {row.time_ratio:.2f} x as long."
+        )
+    return " ".join(parts)
+
+
+def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return what the paper's Table 4 has of these runs, a row per figure: the paper's, ours, and what differs."""
+    rows = []
+    for row in summary[summary.paper_seconds.notna()].itertuples():
+        figures = [
+            ("best return", row.paper_return, row.best_return),
+            ("seconds", row.paper_seconds, row.seconds_to_threshold),
+        ]
+        if row.precision != "fp32":
+            figures += [
+                ("speedup over fp32", row.paper_speedup, row.speedup),
+                ("CO2 ratio", row.paper_co2_ratio, row.co2_ratio),
+            ]
+        for name, paper, ours in figures:
+            interval = (row.speedup_low, row.speedup_high) if name.startswith("speedup") else (np.nan, np.nan)
+            rows.append(("Table 4", f"{row.task} {row.precision}: {name}", paper, ours, *interval, SETTING))
+    return pd.DataFrame(rows, columns=["item", "what", "paper", "ours", "ci_low", "ci_high", "setting"])
+
+
+def paper_tasks() -> pd.DataFrame:
+    """Return the paper's Tables 3 and 4 as one table."""
+    return pd.DataFrame(actorq.PAPER_TASKS)
+
+
+def speed_verdict(speed: pd.DataFrame) -> str:
+    """Say how much faster a lone actor is than with fp32, and than with the authors' recipe."""
+    ours = speed[speed.design == "packed"].set_index(["task", "precision", "update_period"])
+    parts = []
+    for task in (BALANCE, CARTPOLE):
+        gains = [
+            f"{precision} {_interval(ours.loc[(task, precision, LONG_PERIOD)], 'over_fp32')}"
+            for precision in ("int8", "int4")
+        ]
+        parts.append(f"{task}: over fp32, {' and '.join(gains)}.")
+    theirs = [
+        f"{_interval(ours.loc[(BALANCE, 'int8', period)], 'over_authors')} with a pull every {period} steps"
+        for period in (LONG_PERIOD, SHORT_PERIOD)
+    ]
+    return " ".join([*parts, f"Over the authors' recipe, int8 on both sides: {' and '.join(theirs)}."])
+
+
+def _interval(row: pd.Series, name: str) -> str:
+    return f"{row[name]:.2f} x [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+
+
+def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:
+    """Return the run's line in the index."""
+    reached = f"{int(summary.seeds_reached.sum())} of {int(summary.seeds.sum())} runs at their threshold"
+    if not len(speed):
+        return reached
+    int8 = speed[(speed.precision == "int8") & (speed.design == "packed") & (speed.update_period == LONG_PERIOD)]
+    fastest = np.nanmax(int8.over_fp32)
+    return f"{reached}; a lone int8 actor up to {fastest:.1f} x fp32"

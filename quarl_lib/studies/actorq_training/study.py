@@ -1,0 +1,233 @@
+"""How much sooner, and with how much less energy, do quantized actors bring a learner to the same return?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from quarl_lib import results
+from quarl_lib.actorq import config as actorq
+from quarl_lib.envs import control
+from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.actorq_training import runs as training_runs
+from quarl_lib.studies.actorq_training import speed as training_speed
+from quarl_lib.studies.common.checks import check_each_once
+
+SUMMARY_COLUMNS = (
+    "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
+    "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
+    "co2_ratio", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy", "actor_busy", "actor_us_per_step",
+    "speedup_if_actor_bound", "paper_return", "paper_seconds", "paper_speedup", "paper_co2_ratio",
+)  # fmt: skip
+PARTS_OF_A_RUN = 100  # steps of progress per run
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to train, at which precisions, how often, and until when. Lists beside `tasks` have one value a task."""
+
+    tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "gym:CartPole-v0"])
+    algorithm: str = "auto"
+    precisions: list[str] = field(default_factory=lambda: ["fp32", "int8"])
+    seeds: list[int] = field(default_factory=lambda: [0])
+    thresholds: list[float] = field(default_factory=lambda: [900.0, 40.0])
+    actor_steps: list[int] = field(default_factory=lambda: [2500, 12000])
+    update_periods: list[int] = field(default_factory=lambda: [100, 100])
+    n_actors: int = 2
+    samples_per_insert: float = 16.0
+    batch_size: int = 64
+    n_step: int = 5
+    min_replay: int = 1000
+    max_replay: int = 100000
+    policy_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])
+    critic_hidden: list[int] = field(default_factory=lambda: [256, 256])
+    policy_learning_rate: float = 0.0003
+    critic_learning_rate: float = 0.001
+    publish_period: int = 20
+    target_update_period: int = 100
+    sigma_max: float = 0.6
+    epsilon_max: float = 0.4
+    vmin: float = 0.0
+    vmax: float = 100.0
+    transport: str = "shared_memory"
+    communication_precision: str = "same"
+    eval_period: int = 1000
+    eval_episodes: int = 2
+    stop_at_threshold: bool = True
+    max_seconds: float = 8.0
+    checkpoint_every: int = 0
+    cpu_watts: float = 100.0
+    ram_watts: float = 10.0
+    carbon_grams_per_kwh: float = 475.0
+    throughput_hidden: list[int] = field(default_factory=lambda: [512, 512, 512])
+    throughput_steps: int = 300
+    throughput_rounds: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "precisions", "seeds"):
+            check_each_once(name, getattr(self, name))
+        for name in ("thresholds", "actor_steps", "update_periods"):
+            if len(getattr(self, name)) != len(self.tasks):
+                raise ValueError(
+                    f"{name}={getattr(self, name)}: give one value for each of the {len(self.tasks)} tasks"
+                )
+        if "fp32" not in self.precisions:
+            raise ValueError(f"precisions={self.precisions}: leave fp32 in, every ratio is taken to it")
+        if self.algorithm not in ("auto", *actorq.ALGORITHMS):
+            raise ValueError(f"algorithm={self.algorithm!r}: choose auto or one of {', '.join(actorq.ALGORITHMS)}")
+        if self.stop_at_threshold and not all(self.thresholds):
+            raise ValueError(
+                f"stop_at_threshold=True with thresholds={self.thresholds}: 0 stands for 95 % of the best fp32 return, "
+                "which is known only when all runs are over; set it to False"
+            )
+        if self.throughput_rounds < 0 or self.throughput_steps < training_speed.LONGEST_PERIOD:
+            raise ValueError(
+                f"throughput_rounds={self.throughput_rounds}, throughput_steps={self.throughput_steps}: give rounds "
+                f"of at least 0 (0: leave it out) and blocks of at least {training_speed.LONGEST_PERIOD} steps"
+            )
+        for cell in cells(self):
+            cell.options(self)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the study."""
+
+    index: int
+    task: str
+    precision: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Return a name for the run's folder."""
+        return f"{self.task.replace(':', '-')}_{self.precision}_seed{self.seed}"
+
+    def options(self, config: Config) -> actorq.Config:
+        """Return the ActorQ options of the run."""
+        algorithm = config.algorithm
+        if algorithm == "auto":
+            algorithm = "dqn" if control.is_discrete(self.task) else "d4pg"
+        threshold = config.thresholds[self.index]
+        same = {name: getattr(config, name) for name in SAME_NAMES}
+        return actorq.Config(
+            task=self.task, algorithm=algorithm, precision=self.precision, seed=self.seed,
+            actor_steps=config.actor_steps[self.index], update_period=config.update_periods[self.index],
+            policy_hidden=tuple(config.policy_hidden), critic_hidden=tuple(config.critic_hidden),
+            stop_return=threshold if config.stop_at_threshold else np.inf, **same,
+        )  # fmt: skip
+
+
+SAME_NAMES = (
+    "n_actors", "samples_per_insert", "batch_size", "n_step", "min_replay", "max_replay", "publish_period",
+    "target_update_period", "policy_learning_rate", "critic_learning_rate", "sigma_max", "epsilon_max", "vmin", "vmax",
+    "transport", "communication_precision",
+    "eval_period", "eval_episodes", "max_seconds", "checkpoint_every", "cpu_watts", "ram_watts",
+    "carbon_grams_per_kwh",
+)  # fmt: skip
+
+
+def cells(config: Config) -> Iterator[Cell]:
+    """Name the runs in their order: the precisions of one seed side by side, first and last taking turns."""
+    for index, task in enumerate(config.tasks):
+        for turn, seed in enumerate(config.seeds):
+            for precision in config.precisions[:: 1 if turn % 2 == 0 else -1]:
+                yield Cell(index, task, precision, seed)
+
+
+def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
+    """Train every task at every precision with every seed, one run after the other, then time a lone actor.
+
+    Returns:
+        One long table; its column `record` says what a row is: an "episode" of an actor, an "evaluation", "timing"
+        of a stage, an "emission", an "evaluator" (its CPU seconds), a "run", or a "throughput" block.
+
+    Raises:
+        RunFailed: a part of a run died; the text holds its traceback.
+    """
+    from quarl_lib.actorq.launch import local
+
+    planned = list(cells(config))
+    total = PARTS_OF_A_RUN * (len(planned) + (config.throughput_rounds > 0))
+    folder = Path(os.environ.get(results.RUN_DIR_VARIABLE) or results.PROJECT / "outputs/interactive/actorq_training")
+    tables = []
+    for number, cell in enumerate(planned):
+
+        def report(done: int, of: int, what: str, number: int = number, seed: int = cell.seed) -> None:
+            done = PARTS_OF_A_RUN * number + int(PARTS_OF_A_RUN * done / of)
+            progress(min(done, total - 1), total, f"{what} seed {seed}")
+
+        options = cell.options(config)
+        logged = local.run(options, folder / "runs" / cell.name, progress=report)
+        tables.append(
+            training_runs.long_form(logged, options, config.thresholds[cell.index], folder / "runs" / cell.name)
+        )
+    if config.throughput_rounds:
+        progress(total - PARTS_OF_A_RUN, total, "a lone actor")
+        tables.append(
+            training_speed.measure(config.throughput_hidden, config.throughput_steps, config.throughput_rounds)
+        )
+    progress(total, total, "trained")
+    return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
+def summarize(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per task and precision: to the threshold in steps, seconds, energy; beside fp32, and the paper.
+
+    Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
+    to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
+    fp32 over this precision; `speedup` has the 95 % t interval of the log ratios (NaN for one seed). Energy is CPU and
+    RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
+    """
+    runs = training_runs.reduce(table)
+    rows = []
+    for (task, precision), group in runs.groupby(["task", "precision"], sort=False):
+        fp32 = runs[(runs.task == task) & (runs.precision == "fp32")]
+        reached = group[group.seconds.notna()]
+        pairs = reached.merge(fp32[fp32.seconds.notna()], on="seed", suffixes=("", "_fp32"))
+        faster = training_runs.paired_ratio(pairs.seconds_fp32, pairs.seconds)
+        rows.append(
+            {
+                "task": task,
+                "algorithm": group.algorithm.iloc[0].upper(),
+                "precision": precision,
+                "seeds": len(group),
+                "seeds_reached": len(reached),
+                "best_return": group.best_return.median(),
+                "threshold": group.threshold.iloc[0],
+                "steps_to_threshold": reached.steps.median(),
+                "seconds_to_threshold": reached.seconds.median(),
+                **dict(zip(("speedup", "speedup_low", "speedup_high"), faster, strict=True)),
+                "energy_kwh": reached.energy_kwh.median(),
+                "emissions_kg": reached.emissions_kg.median(),
+                "energy_source": group.energy_source.iloc[0],
+                "co2_ratio": training_runs.paired_ratio(pairs.energy_kwh_fp32, pairs.energy_kwh).estimate,
+                "co2_ratio_cpu": training_runs.paired_ratio(pairs.cpu_energy_kwh_fp32, pairs.cpu_energy_kwh).estimate,
+                "time_ratio": faster.estimate,
+                "learner_busy": group.learner_busy.median(),
+                "actor_busy": group.actor_busy.median(),
+                "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
+                "actor_us_per_step": group.actor_us_per_step.median(),
+                "speedup_if_actor_bound": fp32.actor_us_per_step.median() / group.actor_us_per_step.median(),
+                **_paper(task, precision),
+            }
+        )
+    return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
+
+
+def _paper(task: str, precision: str) -> dict[str, float]:
+    rows = [row for row in actorq.PAPER_TASKS if row.task == task]
+    if not rows or precision not in ("fp32", "int8"):
+        return {}
+    row, quantized = rows[0], precision == "int8"
+    return {
+        "paper_return": row.mean_return,
+        "paper_seconds": row.int8_seconds if quantized else row.fp32_seconds,
+        "paper_speedup": row.speedup if quantized else 1.0,
+        "paper_co2_ratio": row.co2_ratio if quantized else 1.0,
+    }

@@ -1,0 +1,194 @@
+"""Measure one policy on every engine: time per action in pairs with torch fp32, error, and the cost of new weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from quarl_lib.inference import PRECISIONS, Engine, Head, PolicySpec, Weights, make_engine
+from quarl_lib.inference.backends import torch as torch_backend
+from quarl_lib.inference.benchmark import Pair, Schedule, milliseconds, one_thread, paired, reader, touch
+from quarl_lib.inference.engines import unsupported
+from quarl_lib.inference.example_policies import example_observations
+from quarl_lib.inference.pack import aligned_empty, pack, packed_size
+
+FROZEN = "torch-frozen"
+BASELINE = ("torch", "fp32")
+# The reference kernels in numpy exist to be right: two rows say how slow that is.
+NUMPY_PRECISIONS = ("fp32", "int8")
+CALIBRATION_IMAGES = 32
+OBSERVATIONS_IN_TURN = 16
+SLOW_MS, SLOW_REPEATS = 60.0, 3  # an update slower than this is repeated no more often
+WEIGHT_BITS = {"fp32": 32, "fp16": 16, "int8": 8, "int8a16": 8, "int4": 4, "int4g128": 4, "int2": 2}
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy and the observations it is measured on."""
+
+    name: str
+    spec: PolicySpec
+    weights: Weights
+    observations: np.ndarray
+    calibration: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One engine of one policy; `backend` is the label in the table."""
+
+    backend: str
+    precision: str
+    engine: Engine
+
+    @property
+    def key(self) -> str:
+        """Return a name that is unique within a policy."""
+        return f"{self.backend} {self.precision}"
+
+
+def prepared(name: str, spec: PolicySpec, weights: Weights, count: int, rng: np.random.Generator) -> Policy:
+    """Return the policy with `count` observations, and others to calibrate on where it has convolutions."""
+    calibration = example_observations(spec, CALIBRATION_IMAGES if spec.conv else 0, rng)
+    return Policy(name, spec, weights, example_observations(spec, count, rng), calibration)
+
+
+def cells(policy: Policy, backends: list[str]) -> list[Cell]:
+    """Return a loaded engine for everything that these backends can run on this machine."""
+    found = []
+    for backend in backends:
+        if backend == FROZEN:
+            found.append(Cell(FROZEN, "fp32", _loaded(policy, "fp32", FROZEN)))
+            continue
+        for precision in PRECISIONS:
+            if backend == "numpy" and precision not in NUMPY_PRECISIONS:
+                continue
+            if unsupported(policy.spec, precision, backend) is None:
+                found.append(Cell(backend, precision, _loaded(policy, precision, backend)))
+    return found
+
+
+def action_rows(
+    policy: Policy, measured: list[Cell], schedule: Schedule, cold_megabytes: float, rng: np.random.Generator
+) -> Iterator[Row]:
+    """Yield the times per action, hot and cold, of every cell, and the times that reading its weights takes."""
+    baseline = next(cell.engine for cell in measured if (cell.backend, cell.precision) == BASELINE)
+    calls = {cell.key: _acting(cell.engine, policy.observations) for cell in measured}
+    for bits in sorted({WEIGHT_BITS[cell.precision] for cell in measured}):
+        calls[f"memory {bits}"] = reader(policy.spec.num_weights * bits // 8)
+    for regime, before in (("hot", None), ("cold", touch(cold_megabytes))):
+        pairs = paired(calls, _acting(baseline, policy.observations), schedule, rng, before)
+        reads = {pair.name: [p for p in pairs if p.name == pair.name] for pair in pairs}
+        for cell in measured:
+            limits = reads[f"memory {WEIGHT_BITS[cell.precision]}"]
+            for pair, limit in zip(reads[cell.key], limits, strict=True):
+                yield from _pair_rows(policy, cell, regime, pair, limit)
+
+
+def _acting(engine: Engine, observations: np.ndarray) -> Callable[[], object]:
+    """Return a call that acts on the next observation, round and round.
+
+    The same one again and again would keep branches predicted, and weights that it does not need out of the caches.
+    """
+    return map(engine, cycle(list(observations[:OBSERVATIONS_IN_TURN]))).__next__
+
+
+def _pair_rows(policy: Policy, cell: Cell, regime: str, pair: Pair, limit: Pair) -> Iterator[Row]:
+    values = {
+        "us": pair.candidate.median_us,
+        "us_best": pair.candidate.best_us,
+        "torch_fp32_us": pair.baseline.median_us,
+        "limit_us": limit.candidate.median_us,
+    }
+    for quantity, value in values.items():
+        yield _row(policy, cell, quantity, value, regime, pair.round)
+
+
+def error_rows(policy: Policy, measured: list[Cell]) -> Iterator[Row]:
+    """Yield the errors of every cell's actions against torch fp32; of its Q values where actions are indices.
+
+    mean_relative_error = mean |action - fp32| / mean |fp32| over all observations and dimensions.
+    """
+    if policy.spec.head.discrete:
+        policy = dataclasses.replace(policy, spec=dataclasses.replace(policy.spec, head=Head()))
+        measured = [dataclasses.replace(c, engine=_loaded(policy, c.precision, c.backend)) for c in measured]
+    exact = next(cell.engine for cell in measured if (cell.backend, cell.precision) == BASELINE)(policy.observations)
+    for cell in measured:
+        error = np.abs(cell.engine(policy.observations) - exact)
+        yield _row(policy, cell, "mean_relative_error", float(error.mean() / np.abs(exact).mean()))
+        yield _row(policy, cell, "max_abs_error", float(error.max()))
+
+
+def update_rows(policy: Policy, measured: list[Cell], repeats: int) -> Iterator[Row]:
+    """Yield what new weights cost: quantize and pack at the learner, the message's bytes, load at the actor.
+
+    The engines take turns, so that what slows the machine for a moment reaches one repeat of each at most.
+    """
+    with one_thread():
+        ways = [_message(policy, cell) for cell in measured]
+        messages = [make() for make, _ in ways]
+        slow = set()
+        for cell, (_, load), message in zip(measured, ways, messages, strict=True):
+            load(message)
+            yield _row(policy, cell, "payload_bytes", float(memoryview(message).nbytes))
+        for repeat in range(repeats):
+            for cell, (make, load), message in zip(measured, ways, messages, strict=True):
+                if cell.key in slow and repeat >= SLOW_REPEATS:
+                    continue
+                spent = {"pack_ms": milliseconds(make), "load_ms": milliseconds(partial(load, message))}
+                if cell.backend == "native":
+                    spent["load_in_place_ms"] = milliseconds(partial(cell.engine.load, message))
+                if sum(spent.values()) > SLOW_MS:
+                    slow.add(cell.key)
+                for quantity, value in spent.items():
+                    yield _row(policy, cell, quantity, value, round_=repeat)
+
+
+def _message(policy: Policy, cell: Cell) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return how a learner makes the message of this backend, and how an actor copies it into its engine."""
+    spec, weights = policy.spec, policy.weights
+    engine: Any = cell.engine
+    if cell.backend in ("torch", FROZEN):
+        learner = torch_backend.module_from_spec(spec, weights)
+        return lambda: torch_backend.export(learner, cell.precision), engine.load_export
+    if cell.backend == "onnxruntime":
+        from quarl_lib.inference.backends import onnx as onnx_backend
+
+        return lambda: onnx_backend.export(spec, weights, cell.precision, engine.ranges), engine.load_export
+    # Learners pack into a slot that they keep, such as shared memory.
+    slot = aligned_empty(packed_size(spec, cell.precision))
+    return lambda: pack(spec, weights, cell.precision, out=slot), lambda message: engine.load(message, copy=True)
+
+
+def _loaded(policy: Policy, precision: str, backend: str) -> Engine:
+    """Return an engine with the policy's weights; a runtime that quantizes for itself gets them in fp32."""
+    spec = policy.spec
+    frozen = torch_backend.TorchEngine(spec, precision, frozen=True) if backend == FROZEN else None
+    engine: Any = frozen or make_engine(spec, precision, backend)
+    if hasattr(engine, "set_weights"):
+        engine.set_weights(policy.weights)
+    else:
+        engine.load(pack(spec, policy.weights, precision))
+    if len(policy.calibration) and backend == "onnxruntime" and precision == "int8":
+        engine.calibrate(policy.calibration)
+    return engine
+
+
+def _row(policy: Policy, cell: Cell, quantity: str, value: float, regime: str = "", round_: int = 0) -> Row:
+    return {
+        "policy": policy.name,
+        "backend": cell.backend,
+        "precision": cell.precision,
+        "regime": regime,
+        "round": round_,
+        "quantity": quantity,
+        "value": value,
+    }

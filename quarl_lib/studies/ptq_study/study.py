@@ -1,0 +1,157 @@
+"""What does a trained policy lose when its weights and activations are quantized after training? (Table 2)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from quarl_lib import metrics
+from quarl_lib.quantization.ptq import OBSERVATIONS
+from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
+from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.common.agents import choose_agents
+from quarl_lib.studies.common.pool import map_tasks
+from quarl_lib.studies.ptq_study import paper_table2
+from quarl_lib.studies.ptq_study.cells import Cell, measure
+
+CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
+TABLE_COLUMNS = (
+    *CELL, "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind", "same_action_rate",
+    "mean_abs_action_difference", "warning", "error",
+)  # fmt: skip
+SUMMARY_COLUMNS = (
+    "algorithm", "env_id", "agent", "precision", "quantizer", "observation", "num_bits", "episodes",
+    "mean_return", "ci_low", "ci_high", "relative_error", "relative_error_low", "relative_error_high",
+    "paired_difference", "paired_ci_low", "paired_ci_high", "differs", "kl_divergence", "kl_kind", "same_action_rate",
+    "mean_abs_action_difference", "paper_return", "paper_kl", "warning", "error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """Parameters of the PTQ study; the defaults are those of the smoke preset."""
+
+    # which agents: a folder <algorithm>/<environment>/ ("": those in the package); empty lists let all pass
+    agents_dir: str = ""
+    algorithms: list[str] = field(default_factory=list)
+    env_ids: list[str] = field(default_factory=list)
+    retrain: bool = False
+    # which cells: every precision under every quantizer; further treatments of the observation under the first one
+    precisions: list[str] = field(default_factory=lambda: ["fp32", "fp16", "int8", "int4", "int2"])
+    quantizers: list[str] = field(default_factory=lambda: ["paper", "symmetric_per_channel"])
+    observation_quantization: list[str] = field(default_factory=lambda: ["none"])
+    per_channel: bool = False
+    # how each is measured
+    episodes: int = 10
+    calibration_steps: int = 1000
+    kl_states: int = 1000
+    deterministic_std: float = 0.1
+    confidence: float = 0.95
+    seed: int = 0
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("precisions", "quantizers", "observation_quantization"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}=[]: name at least one")
+        for precision in self.precisions:
+            precision_bits(precision)
+        for quantizer in self.quantizers:
+            quantizer_named(quantizer)
+        for kind in self.observation_quantization:
+            if kind not in OBSERVATIONS:
+                raise ValueError(f"observation_quantization={kind!r}: choose among {', '.join(OBSERVATIONS)}")
+        for name, least in {"episodes": 2, "calibration_steps": 1, "kl_states": 1, "workers": 0, "seed": 0}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: give at least {least}")
+        if not self.deterministic_std > 0:
+            raise ValueError(f"deterministic_std={self.deterministic_std}: give a positive share of half the range")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence={self.confidence}: give a share between 0 and 1, such as 0.95")
+        if "fp32" not in self.precisions:
+            raise ValueError(f"precisions={self.precisions}: add fp32, to which every other one is compared")
+
+
+def cells_of(config: Config) -> list[tuple[str, str, str]]:
+    """Return (precision, quantizer, observation) of every cell of one agent.
+
+    fp32 knows neither quantizer nor treatment, fp16 no quantizer; the treatments after the first are measured under the
+    first quantizer only.
+    """
+    quantizers, treatments = config.quantizers, config.observation_quantization
+    cells = []
+    for precision in config.precisions:
+        if precision == "fp32":
+            cells.append((precision, "none", "none"))
+        elif precision == "fp16":
+            cells.append((precision, "cast", treatments[0]))
+        else:
+            cells += [(precision, quantizer, treatments[0]) for quantizer in quantizers]
+            cells += [(precision, quantizers[0], treatment) for treatment in treatments[1:]]
+    return list(dict.fromkeys(cells))
+
+
+def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
+    """Measure every agent in every cell and return one row per episode, the same seeds in each cell.
+
+    An agent that cannot be loaded is one row of precision "none" with the reason in `error`.
+    """
+    loaded, failures = choose_agents(
+        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
+    )
+    tasks = [
+        Cell(
+            file, *cell, config.per_channel, config.episodes, config.calibration_steps, config.kl_states,
+            config.deterministic_std, config.seed,
+        )
+        for file, _ in loaded
+        for cell in cells_of(config)
+    ]  # fmt: skip
+    tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name)
+    reasons = pd.DataFrame([failure.row() | {"observation": "none"} for failure in failures])
+    table = pd.concat([*tables, reasons], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
+    return table.fillna({"error": "", "warning": "", "kl_kind": ""})
+
+
+def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
+    """Return one row per cell: return, difference to fp32 paired by episode seed, divergence, the paper's values."""
+    reference = {
+        agent: rows.set_index("seed").episode_return
+        for agent, rows in table[(table.precision == "fp32") & (table.error == "")].groupby("agent")
+    }
+    rows = []
+    for key, episodes in table.groupby(CELL, sort=False):
+        cell = dict(zip(CELL, key, strict=True))
+        first = episodes.iloc[0]
+        row = {**cell, "warning": first.warning, "error": first.error, "episodes": 0, "differs": False}
+        if not first.error:
+            returns = episodes.set_index("seed").episode_return
+            row |= _returns(returns, reference[cell["agent"]].loc[returns.index], confidence, seed)
+            row |= first[["kl_divergence", "kl_kind", "same_action_rate", "mean_abs_action_difference"]].to_dict()
+        if cell["precision"] != "none":
+            row["num_bits"] = storage_bits(cell["precision"])
+        row["paper_return"], row["paper_kl"] = paper_table2.values_for(
+            cell["algorithm"], cell["env_id"], cell["precision"], cell["quantizer"]
+        )
+        rows.append(row)
+    return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
+
+
+def _returns(returns: pd.Series, reference: pd.Series, confidence: float, seed: int) -> dict[str, float | bool]:
+    mean = metrics.bootstrap_ci(returns, confidence, seed)
+    paired = metrics.paired_difference(returns, reference, confidence, seed)
+    scale = abs(float(reference.mean())) or float("nan")
+    return {
+        "episodes": len(returns),
+        "mean_return": mean.estimate,
+        "ci_low": mean.low,
+        "ci_high": mean.high,
+        "relative_error": metrics.relative_error(mean.estimate, float(reference.mean())),
+        "relative_error_low": (0.0 - paired.high) / scale,
+        "relative_error_high": (0.0 - paired.low) / scale,
+        "paired_difference": paired.estimate,
+        "paired_ci_low": paired.low,
+        "paired_ci_high": paired.high,
+        "differs": paired.low > 0 or paired.high < 0,
+    }

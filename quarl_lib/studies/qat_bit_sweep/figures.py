@@ -1,0 +1,115 @@
+"""Figures of the QAT bit sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
+from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, axes_or_new, better
+
+STYLES: dict[str, dict[str, Any]] = {
+    "qat": {"color": CYCLE[0], "marker": "o", "label": "QAT"},
+    "ptq": {"color": CYCLE[1], "marker": "s", "label": "PTQ"},
+    "qat_lsq": {"color": CYCLE[2], "marker": "^", "label": "QAT, learned steps"},
+    "qat_engine": {"color": CYCLE[3], "marker": "D", "label": "QAT, engines' grid"},
+    "ptq_engine": {"color": CYCLE[4], "marker": "P", "label": "PTQ, engines' grid"},
+}
+DODGE = 0.06  # doublings of bits between methods: intervals side by side
+
+
+def return_over_bits(summary: pd.DataFrame) -> Figure:
+    """Draw Figure 10, one panel per environment and algorithm: mean return over weight bits, fp32's interval as a band.
+
+    Filled and joined where everything has the same bits; hollow where activations or observation have others.
+    """
+    agents = list(summary.groupby(["env_id", "algorithm"], sort=False))
+    figure, axes = panels(len(agents))
+    for ax, ((env_id, algorithm), rows) in zip(axes, agents, strict=True):
+        draw_returns(rows, ax)
+        ax.set_title(f"{env_id}, {algorithm}")
+    outer_labels(figure, "bits of a weight", "episode return  (↑ better)")
+    legend_above(figure, axes)
+    figure.set_figwidth(max(figure.get_figwidth(), 7.5))
+    return figure
+
+
+def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw one agent's returns with intervals over weight bits."""
+    ax = axes_or_new(ax)
+    fp32 = rows[rows.method == "fp32"].iloc[0]
+    ax.axhspan(fp32.ci_low, fp32.ci_high, color="#BBBBBB", alpha=0.5, lw=0)
+    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label="fp32 and its interval")
+    methods = [method for method in STYLES if (rows.method == method).any()]
+    for index, method in enumerate(methods):
+        shift = 2 ** (DODGE * (index - (len(methods) - 1) / 2))
+        cells = rows[rows.method == method].sort_values("weight_bits")
+        alike = (cells.activation_bits == cells.weight_bits) & (cells.observation_bits == cells.weight_bits)
+        if method.endswith("engine"):
+            alike[:] = True  # this grid has one choice of the others
+        style = STYLES[method]
+        _errorbars(ax, cells[alike], shift, **style, ls="-")
+        _errorbars(ax, cells[~alike], shift, **{**style, "label": f"{style['label']}, mixed bits"}, ls="", mfc="white")
+    bits = sorted(int(b) for b in rows[rows.method != "fp32"].weight_bits.unique())
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(bits, [str(b) for b in bits])
+    ax.minorticks_off()
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    return ax
+
+
+def _errorbars(ax: Axes, cells: pd.DataFrame, shift: float, **style: Any) -> None:
+    if len(cells):
+        spread = [cells.mean_return - cells.ci_low, cells.ci_high - cells.mean_return]
+        ax.errorbar(cells.weight_bits * shift, cells.mean_return, spread, ms=6, lw=1.2, capsize=2, **style)
+
+
+def weight_levels(levels: pd.DataFrame) -> Figure:
+    """Draw one panel per method and bits: how many weights of the first agent's largest layer hold which value."""
+    first = levels[(levels.algorithm == levels.algorithm.iloc[0]) & (levels.env_id == levels.env_id.iloc[0])]
+    layer = first.groupby("layer")["count"].sum().idxmax()
+    rows = first[first.layer == layer].sort_values("weight_bits", ascending=False, kind="stable")
+    groups = list(rows.groupby(["method", "bits"], sort=False))
+    limit = rows.weight.abs().max() * 1.05
+    figure, axes = panels(len(groups), columns=4)
+    for ax, ((method, bits), group) in zip(axes, groups, strict=True):
+        if method == "fp32":
+            options: dict[str, Any] = {"bins": 60, "range": (-limit, limit), "histtype": "stepfilled"}
+            ax.hist(group.weight, weights=group["count"], color=PRECISION_COLORS["fp32"], **options)
+            ax.set_title(f"fp32, {first.algorithm.iloc[0]} {first.env_id.iloc[0]}", fontsize="small")
+        else:
+            style = STYLES[method]
+            ax.vlines(group.weight, 0, group["count"], color=style["color"], lw=1.5)
+            ax.set_title(f"{style['label']}, {bits} bits: {len(group)} levels", fontsize="small")
+        ax.set_xlim(-limit, limit)
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    outer_labels(figure, f"weight of layer {layer}", "number of weights")
+    return figure
+
+
+def training_time(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw what QAT's training costs beside fp32's: the ratio of processor time per agent, one marker per bits."""
+    rows = summary[summary.method.isin([method for method in STYLES if method.startswith("qat")])]
+    agents = list(dict.fromkeys(zip(rows.algorithm, rows.env_id, strict=True)))
+    ax = axes_or_new(ax, figsize=(7.5, 1.4 + 0.7 * len(agents)))
+    for index, (method, line) in enumerate(rows.groupby("method", sort=False)):
+        height = [agents.index(agent) for agent in zip(line.algorithm, line.env_id, strict=True)]
+        rank = line.groupby(["algorithm", "env_id"]).cumcount()
+        offset = 0.22 * (rank - rank.max() / 2) + 0.05 * index
+        spread = [line.training_time_ratio - line.ratio_low, line.ratio_high - line.training_time_ratio]
+        style = STYLES[str(method)]
+        ax.errorbar(line.training_time_ratio, height + offset, xerr=spread, ls="", ms=5, capsize=2, **style)
+        for ratio, y, bits in zip(line.ratio_high, height + offset, line.weight_bits, strict=True):
+            ax.annotate(f"{bits} bits", (ratio, y), (6, 0), textcoords="offset points", va="center", size=8)
+    ax.axvline(1, color=PRECISION_COLORS["fp32"], lw=1, label="fp32")
+    ax.set_yticks(range(len(agents)), [f"{algorithm}, {env_id}" for algorithm, env_id in agents])
+    ax.set_ylim(len(agents) - 0.5, -0.5)
+    ax.set_xlabel("processor time of training, as a multiple of fp32's")
+    better(ax, "lower", axis="x")
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return ax

@@ -1,0 +1,87 @@
+"""The evaluator plays what the learner left, in order, without noise, and ends the run at a confirmed threshold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from acme import specs
+
+from quarl_lib.actorq.actor import evaluator
+from quarl_lib.actorq.actor.policy import policy_spec
+from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.link import Link, read
+from quarl_lib.envs import control
+from quarl_lib.inference.pack import pack
+from quarl_lib.inference.spec import LayerWeights, Weights
+
+CONFIG = Config(
+    task="gym:CartPole-v0", algorithm="dqn", policy_hidden=(4,), eval_episodes=2, backend="numpy", stop_return=150.0
+)
+SPEC = policy_spec(CONFIG, specs.make_environment_spec(control.make(CONFIG.task, seed=0)))
+
+
+def policy(gain: float) -> memoryview:
+    """Return a policy that pushes towards the side to which the pole falls: good with gain 1, hopeless with -1."""
+    first = np.zeros((4, 4), np.float32)
+    first[0], first[1] = (0, 0, 1, 1), (0, 0, -1, -1)  # relu(x) and relu(-x) of angle plus its speed
+    second = gain * np.array([[0, 1, 0, 0], [1, 0, 0, 0]], np.float32)
+    layers = (LayerWeights(first, np.zeros(4, np.float32)), LayerWeights(second, np.zeros(2, np.float32)))
+    return pack(SPEC, Weights(layers), "fp32")
+
+
+@pytest.fixture
+def link(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator.os, "nice", lambda step: 0)
+    return Link(tmp_path, 1)
+
+
+def test_plays_all_in_order_and_returns_after_a_stop(link):
+    good, bad = policy(1.0), policy(-1.0)
+    for steps, wall_time_s, buffer in ((1000, 1.5, bad), (200, 0.25, good)):
+        evaluator.leave_snapshot(link.directory, buffer, steps, steps // 10, wall_time_s)
+    link.request_stop("test")
+    evaluator.run(CONFIG, link)
+    rows = read(link.directory, "evaluations")
+    assert rows.actor_steps.tolist() == [200, 200, 1000, 1000]
+    assert rows.wall_time_s.tolist() == [0.25, 0.25, 1.5, 1.5]
+    assert rows.learner_steps.tolist() == [20, 20, 100, 100]
+    assert rows.episode_return[:2].min() >= 150
+    assert rows.episode_return[2:].max() <= 15
+    assert not list((link.directory / "snapshots").iterdir())
+    cpu_seconds = read(link.directory, "evaluator").cpu_seconds
+    assert len(cpu_seconds) == 3
+    assert 0 < cpu_seconds.iloc[0] <= cpu_seconds.iloc[1] <= cpu_seconds.iloc[2]
+
+
+def test_same_policy_same_returns(link):
+    for steps in (1, 2):
+        evaluator.leave_snapshot(link.directory, policy(1.0), steps, steps, float(steps))
+    link.request_stop("test")
+    evaluator.run(CONFIG, link)
+    first, second = read(link.directory, "evaluations").groupby("actor_steps").episode_return.apply(list)
+    assert first == second
+
+
+def test_a_confirmed_threshold_ends_the_run(link):
+    for steps in (100, 200, 300):
+        evaluator.leave_snapshot(link.directory, policy(1.0), steps, steps, float(steps))
+    evaluator.run(CONFIG, link)  # nobody else asks for a stop
+    assert link.should_stop()
+    assert not link.aborted()
+    assert "at 200 steps" in read(link.directory, "stop").reason.iloc[0]
+
+
+def test_an_aborted_run_is_left_at_once(link):
+    evaluator.leave_snapshot(link.directory, policy(1.0), 1, 1, 1.0)
+    link.abort()
+    evaluator.run(CONFIG, link)
+    assert read(link.directory, "evaluations").empty
+
+
+@pytest.mark.parametrize(
+    ("returns", "needed", "at"), [([900, 900], 1, 0), ([900, 100, 900, 900], 2, 3), ([899.9, 899.9], 1, None)]
+)
+def test_threshold_in_a_row(returns, needed, at):
+    threshold = evaluator.Threshold(900.0, needed)
+    confirmed = [threshold.confirmed(value) for value in returns]
+    assert (confirmed.index(True) if True in confirmed else None) == at

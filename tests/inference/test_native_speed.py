@@ -1,0 +1,42 @@
+"""A floor under the native engine's speed, far below what it reaches, so that only a broken kernel falls through."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from time import perf_counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from quarl_lib.inference import extension, make_engine, pack
+from quarl_lib.inference.backends import native
+from quarl_lib.inference.modules import spec_from_module
+
+
+@pytest.mark.skipif(
+    extension.native() is None or native.instruction_sets().get("avx2") != "ok", reason="no native kernels with AVX2"
+)
+@pytest.mark.parametrize(("hidden", "calls", "floor"), [(64, 200, 4), (512, 60, 4), (2048, 6, 4)])
+def test_int8_is_at_least_four_times_as_fast_as_torch_fp32(hidden, calls, floor):
+    torch.set_num_threads(1)
+    parts = [p for pair in pairwise([24, hidden, hidden, hidden, 6]) for p in (nn.Linear(*pair), nn.ReLU())]
+    module = nn.Sequential(*parts[:-1])
+    spec, weights = spec_from_module(module)
+    engine = make_engine(spec, "int8", "native")
+    engine.load(pack(spec, weights, "int8"))
+    observations = np.random.default_rng(0).standard_normal((calls, 24)).astype(np.float32)
+
+    def by_torch(x: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return module(torch.from_numpy(x)).numpy()
+
+    def seconds(act) -> float:
+        begin = perf_counter()
+        for x in observations:
+            act(x)
+        return perf_counter() - begin
+
+    ratios = [seconds(by_torch) / seconds(engine) for _ in range(11)]
+    assert np.median(ratios) >= floor, ratios

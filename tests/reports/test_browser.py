@@ -1,0 +1,130 @@
+"""Reports and indexes as a browser shows them: on a phone, in the dark, to a screen reader, on paper."""
+
+from __future__ import annotations
+
+import base64
+import json
+from importlib import resources
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browser import Browser
+from test_report import CELLS, code_cell, picture, shown
+
+from quarl_lib.reports import index, report
+from quarl_lib.suite import states
+
+WIDE = "".join(f"<th>a_rather_long_column_{n}</th>" for n in range(14))
+WIDE_TABLE = f"<table><tr>{WIDE}</tr><tr>{'<td>1.25</td>' * 14}</tr></table>"
+AXE = """axe.run(document, {resultTypes: ["violations"]}).then(found => found.violations
+  .filter(one => ["serious", "critical"].includes(one.impact))
+  .map(one => one.id + ": " + one.nodes.map(node => node.html.slice(0, 120)).slice(0, 3).join(" | ")))"""
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """Write a suite with a good and a failed run, wide tables, long words and long numbers."""
+    root = tmp_path_factory.mktemp("pages") / "outputs" / "smoke"
+    long_word = {"cell_type": "markdown", "metadata": {}, "source": f"### Long\n\n`{'x' * 120}` and {'y' * 90}"}
+    error = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: " + "no " * 90]}
+    cells = [*CELLS, long_word, code_cell("wide", shown("text/html", WIDE_TABLE)), code_cell("raise", error)]
+    for study, state in (("ptq_study", "ok"), ("qat_bit_sweep", "failed")):
+        folder = root / study / "smoke_env_ids=CartPole-v1+Pendulum-v1+MountainCarContinuous-v0-12345678"
+        (folder / "figures").mkdir(parents=True)
+        (folder / "notebook.ipynb").write_text(json.dumps({"cells": cells}))
+        (folder / "figures" / "return_over_bits.png").write_bytes(base64.b64decode(picture()))
+        for name in ("summary.csv", "log.txt"):
+            (folder / name).write_text("")
+        (folder / "beside_paper.csv").write_text(
+            "what,paper,ours,setting\n" + "CartPole at 8 bits,500,499.5,same\n" * 3
+        )
+        states.change(
+            folder, state, study=study, run_id=folder.name, suite="smoke", preset="smoke", duration_s=75.0, started=1e9,
+            parameters={"bits": [2, 4, 8], "agents_dir": "/a/path/" * 12}, changed=["bits"], key_figure="4 bits do",
+            cpu="A CPU", cpu_features=["avx2"], cores=2, seeds={"seed": 1}, commit="abc", cell=len(cells) - 1,
+            reason="" if state == "ok" else "ValueError: no",
+        )  # fmt: skip
+        report.build(folder)
+    index.build(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as found:
+        yield found
+
+
+def pages(root: Path) -> list[str]:
+    return [path.as_uri() for path in (root / "index.html", root / "paper.html", *sorted(root.glob("*/*/report.html")))]
+
+
+def test_nothing_is_asked_of_any_other_address(suite, browser):
+    for page in pages(suite):
+        browser.open(page)
+        assert [url for url in browser.requested() if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_no_page_is_wider_than_its_window(suite, browser, width):
+    for page in pages(suite):
+        browser.open(page, width=width)
+        assert browser.ask("document.scrollingElement.scrollWidth") <= width, page
+
+
+def test_wide_table_scrolls_in_its_own_box(suite, browser):
+    browser.open(pages(suite)[2], width=375)
+    boxes = browser.ask("[...document.querySelectorAll('.scroll')].map(box => [box.scrollWidth, box.clientWidth])")
+    assert max(inner - outer for inner, outer in boxes) > 300
+    assert all(outer <= 375 for _, outer in boxes)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_accessibility_check_finds_nothing_serious(suite, browser, dark):
+    script = resources.files("axe_core_python").joinpath("axe.min.js").read_text()
+    for page in pages(suite):
+        browser.open(page, dark=dark)
+        browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        browser.ask(script + "; 0")
+        assert browser.ask(AXE) == [], page
+    browser.ask(
+        "document.querySelector('h1').style.color = '#888'; document.querySelector('h1').style.background = '#999'"
+    )
+    assert any("color-contrast" in found for found in browser.ask(AXE)), "the check would see a fault"
+
+
+def test_dark_mode_is_dark_and_figures_keep_a_light_ground(suite, browser):
+    grounds = []
+    for dark in (False, True):
+        browser.open(pages(suite)[2], dark=dark)
+        grounds.append(browser.ask("getComputedStyle(document.body).backgroundColor"))
+    assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+    assert browser.ask("getComputedStyle(document.querySelector('figure img')).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_code_opens_by_one_button_and_is_left_out_on_paper(suite, browser):
+    browser.open(pages(suite)[2])
+    opened = "document.querySelectorAll('details.code[open]').length"
+    assert browser.ask(opened) == 0
+    browser.ask("document.getElementById('open-code').click()")
+    assert browser.ask(opened) == browser.ask("document.querySelectorAll('details.code').length") > 3
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert browser.ask("getComputedStyle(document.querySelector('details.code')).display") == "none"
+    assert browser.ask("getComputedStyle(document.querySelector('nav.contents')).display") == "none"
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_every_picture_is_loaded_and_every_link_leads_somewhere(suite, browser):
+    for page in pages(suite):
+        browser.open(page)
+        browser.ask("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")
+        browser.wait("[...document.images].every(one => one.complete)")
+        assert browser.ask("[...document.images].every(one => one.naturalWidth > 0)")
+        links = browser.ask("[...document.querySelectorAll('a[href]')].map(one => one.getAttribute('href'))")
+        folder = Path(unquote(urlsplit(page).path)).parent
+        for link in links:
+            if link.startswith("#"):
+                assert browser.ask(f"document.getElementById({link[1:]!r}) !== null"), link
+            else:
+                assert (folder / link).exists(), f"{page}: {link}"

@@ -1,0 +1,246 @@
+"""The study on tables with numbers worked out by hand, and once for real."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_lib.studies.actorq_training import figures, sentences, study
+from quarl_lib.studies.actorq_training import runs as training_runs
+from quarl_lib.studies.actorq_training import speed as training_speed
+
+BALANCE = "dm_control:cartpole:balance"
+
+
+def run_rows(precision, seed, curve, step_us, watts=3600.0):
+    """Return one run's rows: `curve` maps seconds to return; a second is 100 steps; constant `watts` of CPU and RAM."""
+    keys = {"task": BALANCE, "algorithm": "d4pg", "precision": precision, "seed": seed}
+    rows = [{"record": "run", "threshold": 900.0, "needed": 2, "reason": "", "n_actors": 2}]
+    for seconds, value in curve.items():
+        for episode in range(2):
+            rows.append({"record": "evaluation", "wall_time_s": seconds, "actor_steps": 100 * seconds,
+                         "learner_steps": 25 * seconds, "episode": episode, "episode_return": value})  # fmt: skip
+        # 1 Wh a second from CPU, half of that from RAM; the evaluator burns a CPU second every ten.
+        cpu, ram = watts * seconds / 3.6e6, watts * seconds / 7.2e6
+        rows.append({"record": "emission", "wall_time_s": seconds, "cpu_energy_kwh": cpu, "ram_energy_kwh": ram,
+                     "gpu_energy_kwh": 0.0, "energy_kwh": cpu + ram, "emissions_kg": 0.5 * (cpu + ram),
+                     "cpu_source": "modelled", "energy_source": "modelled", "watts_per_core": 50.0})  # fmt: skip
+        rows.append({"record": "evaluator", "wall_time_s": seconds, "cpu_seconds": 0.3 + seconds / 10})
+        rows.append({"record": "episode", "wall_time_s": seconds, "actor_steps": 100 * seconds, "actor_id": 0,
+                     "episode_steps": 10, "episode_return": value - 1})  # fmt: skip
+    stages = {("learner", "sample"): (2.0, 100), ("learner", "learner_step"): (8.0, 100),
+              ("actor", "env_step"): (1000 * step_us * 0.5e-6, 1000), ("actor", "observe"): (9.0, 1000),
+              ("actor", "select_action"): (1000 * step_us * 0.5e-6, 1000)}  # fmt: skip
+    for (part, stage), (seconds, count) in stages.items():
+        rows.append({"record": "timing", "part": part, "stage": stage, "seconds": seconds, "count": count})
+    return pd.DataFrame([{**keys, **row} for row in rows])
+
+
+@pytest.fixture(scope="module")
+def table():
+    slow, fast = {0: 700, 10: 850, 20: 920, 30: 990}, {0: 700, 10: 910, 20: 950, 30: 980}
+    hopeless = {0: 700, 10: 950, 20: 100, 30: 950}
+    return pd.concat(
+        [
+            run_rows("fp32", 0, slow, step_us=1000.0),
+            run_rows("int8", 0, fast, step_us=250.0),
+            run_rows("int8", 1, hopeless, step_us=250.0),
+            run_rows("fp32", 1, slow, step_us=1000.0),
+        ],
+        ignore_index=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def summary(table):
+    return study.summarize(table)
+
+
+def test_summary_by_hand(summary):
+    assert tuple(summary.columns) == study.SUMMARY_COLUMNS
+    fp32, int8 = summary.set_index("precision").loc[["fp32", "int8"]].itertuples()
+    assert (fp32.seeds, fp32.seeds_reached, int8.seeds, int8.seeds_reached) == (2, 2, 2, 1)
+    assert (fp32.steps_to_threshold, fp32.seconds_to_threshold) == (2000, 20)
+    assert (int8.steps_to_threshold, int8.seconds_to_threshold) == (1000, 10)
+    assert (int8.speedup, int8.time_ratio) == (2.0, 2.0)  # of seed 0 alone, which both reached
+    assert math.isnan(int8.speedup_low)  # one pair has no interval
+    assert (int8.paper_speedup, int8.paper_co2_ratio, fp32.paper_seconds) == (3.12, 2.39, 870.91)
+    assert set(summary.energy_source) == {"modelled"}
+    assert summary.algorithm.tolist() == ["D4PG", "D4PG"]
+
+
+def test_energy_of_the_same_interval_without_the_evaluator(summary):
+    fp32, int8 = summary.set_index("precision").loc[["fp32", "int8"]].itertuples()
+    # CPU: 1 Wh a second, less the evaluator's 0.1 CPU seconds a second at 50 W; RAM half of the CPU's.
+    cpu = {seconds: seconds * (3600 - 0.1 * 50) / 3.6e6 for seconds in (10, 20)}
+    ram = {seconds: seconds * 1800 / 3.6e6 for seconds in (10, 20)}
+    assert fp32.energy_kwh == pytest.approx(cpu[20] + ram[20])
+    assert int8.energy_kwh == pytest.approx(cpu[10] + ram[10])
+    assert int8.emissions_kg == pytest.approx(0.5 * int8.energy_kwh)
+    assert int8.co2_ratio == pytest.approx(2.0)
+    assert int8.co2_ratio_cpu == pytest.approx(2.0)
+
+
+def test_who_was_busy(summary):
+    fp32, int8 = summary.set_index("precision").loc[["fp32", "int8"]].itertuples()
+    assert fp32.learner_busy == pytest.approx(0.8)
+    assert fp32.actor_busy == pytest.approx(1.0 / 10.0)
+    assert int8.actor_busy == pytest.approx(0.25 / 9.25)
+    assert fp32.actor_us_per_step == pytest.approx(1000)
+    assert int8.speedup_if_actor_bound == pytest.approx(4.0)
+    assert int8.bound_by == "learner"
+    assert "4.00 x" in sentences.bottleneck(summary)
+
+
+@pytest.mark.parametrize(
+    ("values", "needed", "expected"),
+    [
+        ([1, 9, 9, 9], 2, 1.0),
+        ([9, 1, 9, 9], 2, 2.0),
+        ([1, 9, 1, 9], 2, math.nan),
+        ([1, 1, 9], 1, 2.0),
+        ([8.99, 8.99], 1, math.nan),
+    ],
+)
+def test_first_of_so_many_in_a_row(values, needed, expected):
+    seconds = np.arange(len(values), dtype=float)
+    evaluations = pd.DataFrame({"actor_steps": 10 * seconds, "wall_time_s": seconds, "episode_return": values})
+    steps, reached = training_runs.reached(evaluations, 9.0, needed)
+    np.testing.assert_equal((steps, reached), (10 * expected, expected))
+
+
+def test_threshold_0_is_95_percent_of_the_best_fp32_return(table):
+    without = table.assign(threshold=table.threshold.where(table.threshold.isna(), 0.0))
+    best = training_runs.curves(table).query("precision == 'fp32'").running_return.max()
+    assert study.summarize(without).threshold.tolist() == [pytest.approx(0.95 * best)] * 2
+    assert (
+        training_runs._paper_threshold(
+            pd.Series({("t", "dqn", "fp32", 0): -100.0}).rename_axis(training_runs.RUN_KEYS), "t"
+        )
+        == -105.0
+    )
+
+
+def test_paired_ratio_by_hand():
+    # Ratios 1, 2, 4: logarithms 0, 1, 2 in units of log 2; mean 1, deviation 1, t of 2 degrees of freedom 4.3027.
+    ratio = training_runs.paired_ratio(pd.Series([1.0, 4.0, 4.0]), pd.Series([1.0, 2.0, 1.0]))
+    assert ratio.estimate == pytest.approx(2.0)
+    assert ratio.low == pytest.approx(2 ** (1 - 4.30265 / 3**0.5), rel=1e-4)
+    assert ratio.high == pytest.approx(2 ** (1 + 4.30265 / 3**0.5), rel=1e-4)
+
+
+def test_curves_and_episodes(table):
+    curves = training_runs.curves(table)
+    one = curves[(curves.precision == "fp32") & (curves.seed == 0)]
+    assert one.running_return.iloc[-1] == pytest.approx((700 + 850 + 920 + 990) / 4)
+    episodes = training_runs.episodes(table)
+    assert set(episodes.actor_id) == {-1, 0}
+    assert len(episodes) == 4 * (8 + 4)
+    assert set(training_runs.stages(table).stage) == {"sample", "learner_step", "env_step", "observe", "select_action"}
+    assert training_runs.emissions(table).energy_kwh.tolist() == [pytest.approx(30 * 5400 / 3.6e6)] * 4
+
+
+def throughput_table(factor_by_precision):
+    rows = []
+    for setup in training_speed.setups([8]):
+        slower = 6.0 if setup.design == "authors" else 1.0
+        for turn, noise in enumerate((1.0, 1.3, 0.9), start=1):
+            wall_s = noise * slower * factor_by_precision[setup.precision]
+            common = {"task": setup.task, "hidden": "8", "design": setup.design, "precision": setup.precision,
+                      "update_period": setup.update_period, "round": turn, "steps": 100, "wall_s": wall_s}  # fmt: skip
+            rows += [{**common, "record": "throughput", "stage": stage} for stage in ("env_step", "other")]
+    return pd.DataFrame(rows)
+
+
+def test_lone_actor_by_hand():
+    speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
+    ours = speed[speed.design == "packed"].set_index(["task", "precision", "update_period"])
+    assert ours.loc[(BALANCE, "fp32", 300)].steps_per_s == pytest.approx(100)
+    assert ours.loc[(BALANCE, "int8", 300)].over_fp32 == pytest.approx(4.0)
+    assert ours.loc[(BALANCE, "int4", 300)].over_fp32 == pytest.approx(5.0)
+    assert ours.loc[(BALANCE, "int8", 30)].over_authors == pytest.approx(6.0)
+    assert math.isnan(ours.loc[("gym:CartPole-v0", "int8", 300)].over_authors)
+    low, high = ours.loc[(BALANCE, "int8", 300)][["over_fp32_low", "over_fp32_high"]]
+    assert low == pytest.approx(4.0) == high  # noise that hits both sides of a round cancels
+    assert "int8 4.00 x" in sentences.speed_verdict(speed)
+
+
+def test_words_and_figures_take_what_the_study_gives(table, summary):
+    speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
+    assert "1 of 2 seeds" in sentences.verdict(summary)
+    assert "modelled" in sentences.energy(summary)
+    beside = sentences.beside_paper(summary).set_index("what")
+    assert beside.loc[f"{BALANCE} int8: speedup over fp32", ["paper", "ours"]].tolist() == [3.12, 2.0]
+    assert "3 of 4" in sentences.key_figure(summary, speed)
+    curves = training_runs.curves(table)
+    for clock in figures.CLOCKS:
+        figure = figures.convergence(curves, {BALANCE: 900.0}, clock)
+        line = next(line for line in figure.axes[0].lines if line.get_label() == "fp32")
+        assert line.get_ydata()[-1] == pytest.approx(curves[curves.precision == "fp32"].running_return.iloc[-1])
+    bars = figures.ratios(summary).axes[0].patches
+    assert [bar.get_width() for bar in bars] == [2.0]
+    assert len(figures.who_is_busy(summary).axes[0].get_yticklabels()) == 2
+    assert len(figures.lone_actor(speed).axes) == 2
+
+
+def test_nothing_reached_is_said_and_drawn(table):
+    summary = study.summarize(table.assign(threshold=table.threshold * 2))
+    assert summary.seeds_reached.tolist() == [0, 0]
+    assert summary.speedup.isna().all()
+    assert "0 of 2 seeds" in sentences.verdict(summary)
+    figures.ratios(summary)
+
+
+def test_precisions_take_turns_and_stay_side_by_side():
+    config = study.Config(seeds=[0, 1])
+    order = [(cell.task, cell.seed, cell.precision) for cell in study.cells(config)]
+    assert [precision for _, _, precision in order] == ["fp32", "int8", "int8", "fp32"] * 2
+    assert [seed for _, seed, _ in order] == [0, 0, 1, 1] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "needle"),
+    [
+        ({"tasks": []}, "tasks"),
+        ({"thresholds": [1.0]}, "thresholds"),
+        ({"actor_steps": [5000]}, "actor_steps"),
+        ({"precisions": ["int8"]}, "fp32"),
+        ({"precisions": ["fp32", "int9"]}, "int9"),
+        ({"algorithm": "sac"}, "sac"),
+        ({"algorithm": "dqn"}, "continuous"),
+        ({"thresholds": [0.0, 195.0]}, "stop_at_threshold"),
+        ({"throughput_steps": 10}, "throughput_steps"),
+        ({"min_replay": 10**7}, "min_replay"),
+        ({"vmin": 200.0}, "vmin"),
+    ],
+)
+def test_bad_parameters_are_named(changes, needle):
+    with pytest.raises(ValueError, match=needle):
+        study.Config(**changes)
+
+
+@pytest.mark.slow
+def test_both_algorithms_for_real(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUARL_RUN_DIR", str(tmp_path))
+    config = dataclasses.replace(
+        study.Config(), thresholds=[2000.0, 2000.0], actor_steps=[1600, 1600], throughput_rounds=1, eval_period=800
+    )
+    seen = []
+    table = study.run(config, lambda done, total, what: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+    summary = study.summarize(table)
+    assert summary.precision.tolist() == ["fp32", "int8", "fp32", "int8"]
+    assert summary.seeds_reached.tolist() == [0] * 4
+    assert np.isfinite(summary[["best_return", "learner_busy", "actor_us_per_step"]]).all().all()
+    stages = training_runs.stages(table)
+    assert {"env_step", "select_action", "observe", "pull", "load_weights", "sample", "learner_step", "quantize",
+            "broadcast"} <= set(stages.stage)  # fmt: skip
+    assert (training_speed.summarize(table).steps_per_s > 0).all()
+    for cell in study.cells(config):
+        assert (tmp_path / "runs" / cell.name / "emissions.csv").stat().st_size > 100
+        assert not list((tmp_path / "runs" / cell.name / "snapshots").glob("*"))

@@ -1,0 +1,204 @@
+"""The QAT sweep: real tiny trainings, cells that are never trained twice, and summaries by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_lib.studies.qat_bit_sweep import cells, figures, sentences, study
+from quarl_lib.studies.qat_bit_sweep.cells import Bits
+
+BITS = ("weight_bits", "activation_bits", "observation_bits", "edge_bits")
+
+
+def tiny(tmp_path, **options) -> study.Config:
+    defaults = {"agents": ["A2C/CartPole-v1/400"], "bits": ["2"], "episodes": 2, "calibration_steps": 50, "workers": 1}
+    return study.Config(**{**defaults, "cells_dir": str(tmp_path / "cells"), **options})
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Return config and table of a sweep over every method."""
+    config = tiny(tmp_path_factory.mktemp("sweep"), methods=list(study.METHODS), bits=["4", "2/2/8"])
+    return config, study.run(config)
+
+
+def test_every_policy_is_a_cell_and_plays_the_same_episodes(swept):
+    _, table = swept
+    cells = table.groupby(["method", *BITS]).size()
+    assert (cells == 2 * 2).all()  # seeds, episodes
+    assert sorted(set(table.method)) == ["fp32", "ptq", "ptq_engine", "qat", "qat_engine", "qat_lsq"]
+    assert {key[1:] for key in cells.index if key[0] == "qat"} == {(4, 4, 4, 4), (2, 2, 8, 2)}
+    assert {key[1:] for key in cells.index if key[0] == "ptq_engine"} == {(4, 8, 16, 8), (2, 8, 16, 8)}
+    assert (table.groupby(["method", *BITS, "seed"]).episode_seed.apply(tuple).nunique()) == 1
+    assert (table.training_cpu_s.isna() == table.method.str.startswith("ptq")).all()
+
+
+def test_trained_weights_have_as_many_levels_as_their_bits_allow(swept):
+    config, _ = swept
+    levels = study.weight_levels(config)
+    for (method, bits, layer), rows in levels.groupby(["method", "weight_bits", "layer"]):
+        if method in ("qat", "qat_lsq"):
+            assert 2 <= len(rows) <= 2**bits, (method, bits, layer)
+    assert levels[levels.method == "fp32"].groupby("layer").size().max() > 4000
+    assert (levels.groupby(["method", "bits"])["count"].sum() == 4 * 64 + 64 * 64 + 64 * 2).all()
+
+
+def test_summary_verdict_and_figures_come_from_one_table(swept):
+    config, table = swept
+    summary = study.summarize(table)
+    assert tuple(summary.columns) == study.SUMMARY_COLUMNS
+    assert (
+        not summary.drop(columns=["training_time_ratio", "ratio_low", "ratio_high", "fewest_bits_without_loss"])
+        .isna()
+        .any(axis=None)
+    )
+    assert (summary[summary.method == "fp32"].training_time_ratio == 1).all()
+    for words in (sentences.verdict, sentences.against_ptq, sentences.cost, sentences.key_figure):
+        assert "CartPole" in words(summary) or words is sentences.against_ptq
+    assert {"item", "paper", "ours", "setting"} <= set(sentences.beside_paper(summary).columns)
+    panel = figures.return_over_bits(summary).axes[0]
+    assert panel.get_title() == "CartPole-v1, A2C"
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
+    assert len(figures.weight_levels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
+    assert figures.training_time(summary).get_xlabel().endswith("(← better)")
+
+
+def test_a_finished_cell_is_never_trained_twice(tmp_path, monkeypatch):
+    first = study.run(tiny(tmp_path, seeds=[0]))
+    trained = []
+    real = cells._trained
+    monkeypatch.setattr(cells, "_trained", lambda cell: trained.append(cell.name) or real(cell))
+    pd.testing.assert_frame_equal(study.run(tiny(tmp_path, seeds=[0])), first)
+    assert trained == []
+    study.run(tiny(tmp_path, seeds=[0, 1], bits=["2", "3"]))
+    assert sorted(trained) == [
+        "A2C CartPole-v1 fp32 seed 1", "A2C CartPole-v1 qat 2 bits seed 1",
+        "A2C CartPole-v1 qat 3 bits seed 0", "A2C CartPole-v1 qat 3 bits seed 1",
+    ]  # fmt: skip
+
+
+def test_another_recipe_delay_or_code_is_another_cell(tmp_path):
+    (fp32, qat), _ = study.cells_of(tiny(tmp_path, seeds=[0]))
+    (same_fp32, other_qat), _ = study.cells_of(tiny(tmp_path, seeds=[0], delay_share=0.25))
+    assert fp32.directory == same_fp32.directory  # fp32 knows no delay
+    assert qat.directory != other_qat.directory
+    assert cells.dataclasses.replace(qat, sources="changed").directory != qat.directory
+
+
+def test_the_same_cell_gives_the_same_numbers(tmp_path):
+    tables = [study.run(tiny(tmp_path / name, seeds=[3])) for name in ("one", "two")]
+    pd.testing.assert_frame_equal(*(table.drop(columns="training_cpu_s") for table in tables))
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on_where_it_stood(tmp_path):
+    code = (
+        "from quarl_lib.studies import qat_bit_sweep as s\n"
+        "if __name__ == '__main__':\n"
+        f"    s.run(s.Config(agents=['A2C/CartPole-v1/6000'], bits=['2', '3', '4'], episodes=2, workers=2,"
+        f" cells_dir={str(tmp_path)!r}), progress=lambda done, total, what: print(done, total, what, flush=True))\n"
+    )
+    script = tmp_path / "sweep.py"
+    script.write_text(code)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    while not process.stdout.readline().startswith("2 "):
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(0.5)
+    finished = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("*/episodes.parquet")}
+    assert len(finished) >= 2
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{len(finished)} 14 cells, finished earlier")
+    assert "14 14 cells, about 0.0 min left" in done.stdout
+    after = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("*/episodes.parquet")}
+    assert len(after) == 14
+    assert all(after[name] == stamp for name, stamp in finished.items())
+    assert not list(tmp_path.glob("*/*.part.*"))
+
+
+def episodes(method: str, bits: int, returns: list[list[float]], seconds: float) -> pd.DataFrame:
+    rows = [
+        {"seed": seed, "episode": episode, "episode_return": value}
+        for seed, line in enumerate(returns)
+        for episode, value in enumerate(line)
+    ]
+    return pd.DataFrame(rows).assign(
+        algorithm="PPO",
+        env_id="CartPole-v1",
+        method=method,
+        actor_steps=10,
+        training_cpu_s=seconds,
+        **dict.fromkeys(BITS, bits),
+    )
+
+
+def test_loss_is_judged_by_intervals_and_by_what_is_tolerated():
+    table = pd.concat(
+        [
+            episodes("fp32", 32, [[500, 500], [500, 500]], 10.0),
+            episodes("qat", 8, [[496, 496], [497, 497]], 14.0),  # below the interval, but by less than 1 %
+            episodes("qat", 4, [[450, 450], [470, 470]], 13.0),
+            episodes("qat", 3, [[100, 100], [600, 600]], 12.0),  # a wide interval reaches fp32's
+            episodes("ptq", 4, [[100, 120], [90, 80]], float("nan")),
+        ]
+    )
+    summary = study.summarize(table, tolerated_loss=0.01).set_index(["method", "weight_bits"])
+    assert summary.without_loss.to_dict() == {
+        ("fp32", 32): True, ("qat", 8): True, ("qat", 4): False, ("qat", 3): True, ("ptq", 4): False,
+    }  # fmt: skip
+    qat4 = summary.loc[("qat", 4)]
+    assert (qat4.mean_return, qat4.relative_error, qat4.training_time_ratio) == pytest.approx((460, 0.08, 1.3))
+    assert (qat4.ci_low, qat4.ci_high) == (450, 470)  # two seeds: the interval is their range
+    assert summary.loc[("qat", 8)].fewest_bits_without_loss == 3
+    assert np.isnan(summary.loc[("ptq", 4)].fewest_bits_without_loss)
+    assert study.summarize(table, 0.1).set_index(["method", "weight_bits"]).without_loss[("qat", 4)]
+    summary = summary.reset_index()
+    assert "QAT 3, PTQ at no width" in sentences.verdict(summary)
+    assert (
+        "wins 1 beyond both intervals (PPO CartPole-v1 4/4/4 (460 against 98)) and loses 0."
+        in sentences.against_ptq(summary)
+    )
+    assert sentences.key_figure(summary) == "PPO CartPole-v1 at 4 bits: QAT 460, PTQ 98"
+    assert sentences.at_eight_bits(summary) == "Trained at 8 bits everywhere, 1 of 1 agents lose nothing."
+    assert "1.20 to 1.40 times" in sentences.cost(summary)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"agents": ["PPO/CartPole-v1"]}, "agents='PPO/CartPole-v1': give algorithm/environment/actor steps"),
+        ({"agents": ["SAC/Pendulum-v1/10"]}, "agents='SAC/Pendulum-v1/10': choose an algorithm"),
+        ({"agents": ["DDPG/CartPole-v1/10"]}, "no recipe for algorithm='DDPG', env_id='CartPole-v1'"),
+        ({"bits": ["17"]}, "bits='17': weight_bits=17"),
+        ({"bits": ["1"]}, "bits='1': weight_bits=1"),
+        ({"bits": ["4/8"]}, "bits='4/8': give one number"),
+        ({"bits": ["4/8/1"]}, "bits='4/8/1': observation_bits=1"),
+        ({"bits": ["32"]}, "bits='32': fp32 is always"),
+        ({"bits": []}, "bits=[]: name at least one"),
+        ({"methods": ["ptq"]}, "methods='ptq': choose among qat"),
+        ({"delay_share": 1.1}, "delay_share=1.1: the delay ends within training"),
+        ({"episodes": 1}, "episodes=1: give at least 2"),
+        ({"tolerated_loss": 1.0}, "tolerated_loss=1.0"),
+    ],
+)
+def test_wrong_settings_name_the_parameter(options, said):
+    with pytest.raises(ValueError) as raised:
+        study.Config(**options)
+    assert said in str(raised.value)
+
+
+def test_bits_are_read_and_written_alike():
+    for text, parts in {"4": (4, 4, 4, 4), "2/3/8": (2, 3, 8, 2), "2/3/8/6": (2, 3, 8, 6)}.items():
+        assert Bits.parse(text) == Bits(*parts)
+        assert str(Bits.parse(text)) == text
+    assert study.parse_agent("ppo/Pendulum-v0/0") == ("PPO", "Pendulum-v1", 100_000)
