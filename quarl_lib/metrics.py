@@ -1,21 +1,21 @@
-"""What the studies report: errors, exact KL divergences, bootstrap intervals, times and ratios. Pure numpy."""
+"""What the studies report: errors, exact KL divergences, ratios and differences with their intervals, times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
-Statistic = Callable[..., Floats]
 RESAMPLES = 4000
+FEWEST_FOR_BOOTSTRAP = 30  # below it undercovers
 
 
 class Interval(NamedTuple):
-    """An estimate and its bootstrap confidence interval."""
+    """An estimate and its confidence interval, NaN where one value alone leaves none."""
 
     estimate: float
     low: float
@@ -82,83 +82,93 @@ def _logsumexp(x: Floats) -> Floats:
     return top + np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
 
 
-# --- intervals ------------------------------------------------------------------------------------------------------
+# --- intervals: one kind for every study ----------------------------------------------------------------------------
 
 
-def bootstrap_ci(
-    values: ArrayLike,
-    confidence: float = 0.95,
-    seed: int = 0,
-    statistic: Statistic = np.mean,
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """Return a statistic of independent values (episodes, seeds) with its percentile bootstrap interval.
+def paired_ratio(baseline: ArrayLike, values: ArrayLike, confidence: float = 0.95, seed: int = 0) -> Interval:
+    """Return the geometric mean of baseline / values, paired by position (round or seed), with its interval.
 
-    `statistic` takes `axis`. The same seed gives the same interval.
-    """
-    data = _sample(values, "values")
-    draws = statistic(data[_resample(len(data), resamples, np.random.default_rng(seed))], axis=1)
-    return _interval(float(statistic(data, axis=0)), draws, confidence)
-
-
-def paired_difference(
-    values: ArrayLike, reference: ArrayLike, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval:
-    """Return the mean of values - reference, paired by position (the same episode seed), with its interval."""
-    first, second = _sample(values, "values"), _sample(reference, "reference")
-    if first.shape != second.shape:
-        raise ValueError(f"{len(first)} values and {len(second)} references: a pair needs one of each")
-    return bootstrap_ci(first - second, confidence, seed, resamples=resamples)
-
-
-def speedup(
-    baseline: ArrayLike,
-    values: ArrayLike,
-    paired: bool = False,
-    statistic: Statistic = np.median,
-    confidence: float = 0.95,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """Return statistic(baseline times) / statistic(times) with its interval; above 1 means faster than the baseline.
-
-    `paired` resamples pairs (interleaved repeats of one run), otherwise both sides on their own (seeds).
+    Of times: above 1 is faster than the baseline. The interval is that of the mean of the ratios' logarithms, so that
+    the ratio the other way round is one over it. No pair at all: all three are NaN.
 
     Raises:
-        ValueError: a time is not positive and finite, or pairs are incomplete.
+        ValueError: pairs are incomplete, or a value is not positive and finite.
     """
-    slow, fast = _sample(baseline, "baseline"), _sample(values, "values")
-    if (slow <= 0).any() or (fast <= 0).any():
-        raise ValueError("a time is not positive; a ratio of times needs positive ones")
-    if paired and len(slow) != len(fast):
-        raise ValueError(f"{len(slow)} baseline and {len(fast)} values: paired=True needs one of each")
-    rng = np.random.default_rng(seed)
-    first = _resample(len(slow), resamples, rng)
-    second = first if paired else _resample(len(fast), resamples, rng)
-    draws = statistic(slow[first], axis=1) / statistic(fast[second], axis=1)
-    return _interval(float(statistic(slow, axis=0) / statistic(fast, axis=0)), draws, confidence)
+    above, below = _pairs(baseline, values)
+    if (above <= 0).any() or (below <= 0).any():
+        raise ValueError("a value is not positive; a ratio's logarithm needs positive ones")
+    logs = np.log(above) - np.log(below)
+    if not len(logs):
+        return Interval(math.nan, math.nan, math.nan)
+    return Interval(*(math.exp(value) for value in mean_interval(logs, confidence, seed)))
+
+
+def paired_difference(values: ArrayLike, reference: ArrayLike, confidence: float = 0.95, seed: int = 0) -> Interval:
+    """Return the mean of values - reference, paired by position (episode or training seed), with its interval.
+
+    Every comparison inside a study has pairs. Two runs have none: their means differ where the intervals of
+    `mean_interval` do not overlap, which asks for more than 95 %.
+    """
+    first, second = _pairs(values, reference)
+    return mean_interval(first - second, confidence, seed)
+
+
+def mean_interval(values: ArrayLike, confidence: float = 0.95, seed: int = 0) -> Interval:
+    """Return the mean of independent values (episodes, seeds, rounds) with its interval, of which one value has none.
+
+    Raises:
+        ValueError: there is no value, one is not finite, or the confidence is no share.
+    """
+    data = _sample(values, "values")
+    if not data.size:
+        raise ValueError("values: 0 values; give at least one")
+    estimate = float(data.mean())
+    low, high = mean_bounds(data, confidence, seed)
+    # Summing in another order moves the last bit of a constant sample: the interval must not lie beside its estimate.
+    return Interval(estimate, float(np.minimum(low, estimate)), float(np.maximum(high, estimate)))
+
+
+def mean_bounds(values: Floats, confidence: float = 0.95, seed: int = 0) -> tuple[Floats, Floats]:
+    """Return the bounds of the mean along the last axis: [..., n] -> [...] twice.
+
+    One value has none (NaN). Below thirty it is Student's t interval, which few values need; from thirty on a BCa
+    bootstrap (Efron 1987), which follows a skew. Equal values have an interval without width: nothing varied.
+    """
+    from scipy import special, stats  # takes a second, and only intervals need it
+
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence!r}: give a share between 0 and 1, such as 0.95")
+    count = values.shape[-1]
+    mean = values.mean(axis=-1)
+    if count < 2:
+        return np.full_like(mean, math.nan), np.full_like(mean, math.nan)
+    half = special.stdtrit(count - 1, 0.5 + confidence / 2) * values.std(axis=-1, ddof=1) / math.sqrt(count)
+    low, high = mean - half, mean + half
+    if count < FEWEST_FOR_BOOTSTRAP:
+        return low, high
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        drawn = stats.bootstrap(
+            (values,), np.mean, axis=-1, n_resamples=RESAMPLES, confidence_level=confidence, method="BCa",
+            rng=np.random.default_rng(seed),
+        ).confidence_interval  # fmt: skip
+    # Equal values leave BCa undefined; their t interval is the one point.
+    defined = np.isfinite(drawn.low) & np.isfinite(drawn.high)
+    return np.where(defined, drawn.low, low), np.where(defined, drawn.high, high)
+
+
+def _pairs(first: ArrayLike, second: ArrayLike) -> tuple[Floats, Floats]:
+    one, other = _sample(first, "first of a pair"), _sample(second, "second of a pair")
+    if one.shape != other.shape:
+        raise ValueError(f"{len(one)} and {len(other)} values: a pair needs one of each")
+    return one, other
 
 
 def _sample(values: ArrayLike, name: str) -> Floats:
     data = np.asarray(values, np.float64).reshape(-1)
-    if not data.size or not np.isfinite(data).all():
-        raise ValueError(
-            f"{name}: {data.size} values, {(~np.isfinite(data)).sum()} not finite; give at least one, all finite"
-        )
+    if not np.isfinite(data).all():
+        raise ValueError(f"{name}: {(~np.isfinite(data)).sum()} of {data.size} values are not finite; leave them out")
     return data
-
-
-def _resample(size: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    return rng.integers(0, size, (resamples, size))
-
-
-def _interval(estimate: float, draws: Floats, confidence: float) -> Interval:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence!r}: give a share between 0 and 1, such as 0.95")
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    # Summing in another order moves the last bit of a constant sample: the interval must not lie beside its estimate.
-    return Interval(estimate, min(float(low), estimate), max(float(high), estimate))
 
 
 # --- curves ---------------------------------------------------------------------------------------------------------

@@ -86,31 +86,76 @@ def test_same_action_rate():
         metrics.same_action_rate([], [])
 
 
-def test_bootstrap_agrees_with_scipy_and_repeats_by_seed():
-    values = np.random.default_rng(3).gamma(2.0, 10.0, 40)
-    ours = metrics.bootstrap_ci(values, seed=1)
-    theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=4000, rng=2).confidence_interval
-    assert ours.estimate == pytest.approx(values.mean())
-    assert ours.low == pytest.approx(theirs.low, rel=0.02)
-    assert ours.high == pytest.approx(theirs.high, rel=0.02)
-    assert ours == metrics.bootstrap_ci(values, seed=1)
-    assert ours != metrics.bootstrap_ci(values, seed=2)
-    narrow = metrics.bootstrap_ci(values, confidence=0.5, seed=1)
-    assert ours.low < narrow.low < narrow.high < ours.high
+@pytest.mark.parametrize("pairs", [3, 4, 10, 30])
+def test_95_percent_covers_as_often_as_it_says(pairs):
+    simulations, true_ratio, true_difference = 6000, 2.5, -3.0
+    rng = np.random.default_rng(pairs)
+    round_speed = rng.lognormal(0.0, 0.5, (simulations, pairs))  # what both sides of a pair share
+    noise = rng.lognormal(0.0, 0.2, (2, simulations, pairs))
+    baseline, values = true_ratio * round_speed * noise[0], round_speed * noise[1]
+    logs = np.log(baseline) - np.log(values)
+    hits = 0
+    for chunk in np.array_split(logs, 100):  # a bootstrap of all at once would take gigabytes
+        low, high = metrics.mean_bounds(chunk)
+        hits += ((low <= math.log(true_ratio)) & (math.log(true_ratio) <= high)).sum()
+    assert 0.925 <= hits / simulations <= 0.975
+    for row in range(20):  # the public functions are these bounds
+        low, high = metrics.mean_bounds(logs[row])
+        ratio = metrics.paired_ratio(baseline[row], values[row])
+        assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)))
+        difference = metrics.paired_difference(logs[row] + true_difference, np.zeros(pairs))
+        assert (difference.low, difference.high) == pytest.approx((low + true_difference, high + true_difference))
 
 
-def test_bootstrap_covers_the_mean_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = [
-        ci.low <= 5 <= ci.high
-        for ci in (metrics.bootstrap_ci(rng.normal(5, 2, 30), seed=i, resamples=400) for i in range(300))
-    ]
-    assert 0.89 <= np.mean(hits) <= 0.98
+def test_paired_ratio_by_hand():
+    # Ratios 1, 2, 4: logarithms 0, 1, 2 in units of log 2; mean 1, deviation 1, t of 2 degrees of freedom 4.3027.
+    ratio = metrics.paired_ratio([1.0, 4.0, 4.0], [1.0, 2.0, 1.0])
+    assert ratio.estimate == pytest.approx(2.0)
+    assert ratio.low == pytest.approx(2 ** (1 - 4.30265 / 3**0.5), rel=1e-4)
+    assert ratio.high == pytest.approx(2 ** (1 + 4.30265 / 3**0.5), rel=1e-4)
+    inverse = metrics.paired_ratio([1.0, 2.0, 1.0], [1.0, 4.0, 4.0])
+    assert (1 / inverse.estimate, 1 / inverse.high, 1 / inverse.low) == pytest.approx(ratio)
 
 
-def test_a_constant_sample_has_an_interval_without_width():
-    assert metrics.bootstrap_ci([0.1] * 7) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.1))
-    assert metrics.paired_difference([500, 500], [500, 500]) == (0, 0, 0)
+def test_paired_difference_by_hand():
+    # Differences 1, 2, 3: mean 2, deviation 1.
+    difference = metrics.paired_difference([11, 22, 33], [10, 20, 30])
+    assert difference.estimate == 2
+    assert difference.high - 2 == pytest.approx(2 - difference.low) == pytest.approx(4.30265 / 3**0.5, rel=1e-4)
+    half = metrics.paired_difference([11, 22, 33], [10, 20, 30], confidence=0.5)
+    assert half.high - 2 == pytest.approx(0.81650 / 3**0.5, rel=1e-4)
+
+
+def test_from_thirty_on_the_interval_is_a_bca_bootstrap_that_repeats_by_seed():
+    values = np.random.default_rng(3).gamma(2.0, 10.0, 30)
+    ours = metrics.mean_interval(values, seed=1)
+    theirs = stats.bootstrap((values,), np.mean, method="BCa", n_resamples=20000, rng=2).confidence_interval
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=0.02)
+    assert ours == metrics.mean_interval(values, seed=1) != metrics.mean_interval(values, seed=2)
+    few = metrics.mean_interval(values[:29])
+    assert few.high - few.estimate == pytest.approx(few.estimate - few.low)  # Student's t: symmetric, without a seed
+    assert ours.high - ours.estimate > ours.estimate - ours.low
+
+
+def test_one_pair_has_no_interval_and_no_pair_no_estimate():
+    assert metrics.paired_ratio([6.0], [2.0]) == (pytest.approx(3.0), *[pytest.approx(math.nan, nan_ok=True)] * 2)
+    assert np.isnan(metrics.paired_difference([6.0], [2.0])[1:]).all()
+    assert np.isnan(metrics.paired_ratio([], [])).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [2, 7, 30, 100])
+def test_equal_values_have_an_interval_without_width(count):
+    assert metrics.mean_interval([0.1] * count) == pytest.approx((0.1, 0.1, 0.1))
+    assert metrics.paired_difference([500] * count, [500] * count) == (0, 0, 0)
+    times = np.random.default_rng(0).uniform(1, 50, count)
+    assert metrics.paired_ratio(4 * times, times) == pytest.approx((4, 4, 4))
+
+
+@pytest.mark.filterwarnings("error")
+def test_thirty_pairs_of_which_one_differs_have_an_interval_on_its_side():
+    low, high = metrics.paired_difference([500] * 29 + [470], [500] * 30)[1:]
+    assert -10 < low < -1 <= high <= 0
 
 
 def test_paired_difference_removes_what_pairs_share():
@@ -118,28 +163,21 @@ def test_paired_difference_removes_what_pairs_share():
     episode = rng.normal(0, 100, 50)
     paired = metrics.paired_difference(episode - 3 + rng.normal(0, 1, 50), episode)
     assert paired.low < -3 < paired.high < 0
-    with pytest.raises(ValueError, match="2 values and 3 references"):
+
+
+def test_intervals_refuse_what_they_cannot_answer():
+    with pytest.raises(ValueError, match="2 and 3 values"):
         metrics.paired_difference([1, 2], [1, 2, 3])
-
-
-def test_speedup_of_medians_paired_and_not():
-    times = np.array([1.0, 2.0, 3.0, 4.0, 50.0])
-    assert metrics.speedup(4 * times, times, paired=True) == (4, 4, 4)
-    loose = metrics.speedup(4 * times, times)
-    assert loose.low < loose.estimate == 4 < loose.high
-    assert metrics.speedup([6.0, 2.0], [1.0, 3.0], statistic=np.mean).estimate == 2
     with pytest.raises(ValueError, match="not positive"):
-        metrics.speedup([1.0], [0.0])
-    with pytest.raises(ValueError, match="not finite"):
-        metrics.speedup([1.0], [math.inf])
-
-
-@pytest.mark.parametrize("values", [[], [1.0, math.nan]])
-def test_intervals_refuse_empty_and_not_finite(values):
-    with pytest.raises(ValueError, match="at least one, all finite"):
-        metrics.bootstrap_ci(values)
+        metrics.paired_ratio([1.0], [0.0])
+    with pytest.raises(ValueError, match="1 of 1 values are not finite"):
+        metrics.paired_ratio([1.0], [math.inf])
+    with pytest.raises(ValueError, match="at least one"):
+        metrics.mean_interval([])
+    with pytest.raises(ValueError, match="1 of 2 values are not finite"):
+        metrics.mean_interval([1.0, math.nan])
     with pytest.raises(ValueError, match="confidence=95"):
-        metrics.bootstrap_ci([1.0], confidence=95)
+        metrics.mean_interval([1.0], confidence=95)
 
 
 @given(arrays.arrays(np.float64, st.integers(1, 30), elements=FLOATS))
