@@ -82,11 +82,11 @@ def measure(
 def slowdown(table: pd.DataFrame) -> pd.Series:
     """Return the CPU time of a step beside others over an actor's alone, by precision and number of actors.
 
-    The median over rounds, in each of which both were measured. Never below 1: others do not speed an actor up.
+    The geometric mean over rounds, in each of which both were measured. Never below 1: others do not speed an actor up.
     """
     cpu_us = table.groupby(["precision", "n_actors", "round"]).cpu_us.mean().unstack("n_actors")
     ratios = cpu_us.div(cpu_us[1], axis=0).stack()
-    return ratios.groupby(["precision", "n_actors"]).median().clip(lower=1.0)
+    return np.exp(np.log(ratios).groupby(["precision", "n_actors"]).mean()).clip(lower=1.0)
 
 
 def lead(

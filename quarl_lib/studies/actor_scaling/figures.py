@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from quarl_lib.studies.common.intervals import bars
 from quarl_lib.studies.common.theme import PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 
@@ -18,7 +19,7 @@ def time_over_actors(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for precision in [name for name in PRECISION_COLORS if name in set(summary.precision)]:
         rows = summary[summary.precision == precision]
         color = PRECISION_COLORS[precision]
-        spread = [rows.us_per_step - rows.us_low, rows.us_high - rows.us_per_step]
+        spread = bars(rows.us_per_step, rows.us_low, rows.us_high)
         marks: dict[str, Any] = {"marker": PRECISION_MARKERS[precision], "ms": 6, "capsize": 3, "lw": 1.6}
         ax.errorbar(rows.n_actors, rows.us_per_step, yerr=spread, color=color, label=f"{precision} measured", **marks)
         ax.plot(rows.n_actors, rows.predicted_us, color=color, ls="--", lw=1.2, label=f"{precision} predicted")

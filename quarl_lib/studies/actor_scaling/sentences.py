@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_lib.studies.common.intervals import brackets
+
 BUSY_SHARE = 0.85
 
 
@@ -17,7 +19,7 @@ def verdict(summary: pd.DataFrame) -> str:
             f"{most.us_per_step:.0f} µs, {most.speedup_over_one:.2f} × one actor"
         )
         if precision != "fp32":
-            interval = f"[{most.speedup_over_fp32_low:.2f}, {most.speedup_over_fp32_high:.2f}]"
+            interval = brackets(most.speedup_over_fp32_low, most.speedup_over_fp32_high)
             line += f", {most.speedup_over_fp32:.2f} × {interval} as many steps as at fp32"
         past = rows[~rows.fits]
         if len(past):

@@ -13,7 +13,7 @@ import pandas as pd
 
 from quarl_lib.actorq import config as actorq
 from quarl_lib.envs import control
-from quarl_lib.metrics import bootstrap_ci, speedup
+from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import in_order
 from quarl_lib.studies.common.checks import check_each_once
@@ -185,7 +185,7 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
     The prediction is the slowest of `bounds` with what the runs with one actor took: an actor's time, all CPU time, an
     update; and with the slowdown that actors without learner and replay showed. `fits` says whether there were as many
     cores as actors, `cores_used` how many the program got beside other work on the machine. Ratios are paired by round,
-    with 95 % intervals.
+    with 95 % intervals; times are geometric means over rounds, so that they divide to these ratios.
     """
     runs = table.sort_values("round")
     groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
@@ -193,18 +193,15 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
     for (precision, n_actors), group in groups.items():
         alone, fp32 = groups[precision, 1], groups["fp32", n_actors]
         updates = alone[alone.learner_steps > 0].learner_us
-        learner_us = updates.median() if len(updates) else 0.0
+        learner_us = geometric_mean(updates).estimate if len(updates) else 0.0
         cores = int(group.cores.iloc[0])
-        actor_us, cpu_us = np.median(alone.actor_us), np.median(alone.cpu_us)
-        slowdown = group.slowdown.median()
+        actor_us, cpu_us = (geometric_mean(values).estimate for values in (alone.actor_us, alone.cpu_us))
+        slowdown = geometric_mean(group.slowdown).estimate
         sides = bounds(
             actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores, slowdown=slowdown
         )
         predicted = max(sides.values())
-        interval, over_fp32 = (
-            bootstrap_ci(group.us_per_step, statistic=np.median),
-            speedup(fp32.us_per_step, group.us_per_step, paired=True),
-        )
+        interval, over_fp32 = geometric_mean(group.us_per_step), paired_ratio(fp32.us_per_step, group.us_per_step)
         rows.append(
             {
                 "precision": precision,
@@ -218,18 +215,23 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
                 "prediction_error": predicted / interval.estimate - 1,
                 "bound_by": slowest(sides),
                 "slowdown": slowdown,
-                "speedup_over_one": speedup(alone.us_per_step, group.us_per_step, paired=True).estimate,
+                "speedup_over_one": paired_ratio(alone.us_per_step, group.us_per_step).estimate,
                 "speedup_over_fp32": over_fp32.estimate,
                 "speedup_over_fp32_low": over_fp32.low,
                 "speedup_over_fp32_high": over_fp32.high,
                 "actor_us": actor_us,
                 "learner_us": learner_us,
                 "cpu_us": cpu_us,
-                "cores_used": (group.cpu_us / group.us_per_step).median(),
-                "seconds_for_steps": (group.us_per_step * group.actor_steps).median() / 1e6,
+                "cores_used": paired_ratio(group.cpu_us, group.us_per_step).estimate,
+                "seconds_for_steps": geometric_mean(group.us_per_step * group.actor_steps).estimate / 1e6,
             }
         )
     return in_order(pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS)), {"precision": True, "n_actors": True})
+
+
+def geometric_mean(values: pd.Series) -> Interval:
+    """Return the geometric mean over rounds with its interval: a ratio to 1."""
+    return paired_ratio(values, np.ones(len(values)))
 
 
 def project(summary: pd.DataFrame, config: Config) -> pd.DataFrame:

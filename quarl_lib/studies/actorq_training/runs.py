@@ -11,7 +11,7 @@ import pandas as pd
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.carbon import modelled_kwh
 from quarl_lib.actorq.link import read
-from quarl_lib.metrics import Interval, running_mean
+from quarl_lib.metrics import running_mean
 
 RECORDS = {
     "episodes": "episode", "evaluations": "evaluation", "timing": "timing", "emissions": "emission",
@@ -140,23 +140,6 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
         "actor_busy": working / actors.sum(),
         "actor_us_per_step": 1e6 * working / steps,
     }
-
-
-def paired_ratio(numerators: pd.Series, denominators: pd.Series, confidence: float = 0.95) -> Interval:
-    """Return the geometric mean of paired ratios with the t interval of their logarithms, NaN for fewer than two pairs.
-
-    A bootstrap of three seeds would be far too sure of itself.
-    """
-    from scipy import stats
-
-    if not len(numerators):
-        return Interval(math.nan, math.nan, math.nan)
-    logs = np.log(numerators.to_numpy(float)) - np.log(denominators.to_numpy(float))
-    estimate = float(logs.mean())
-    half = math.nan
-    if len(logs) > 1:
-        half = float(stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
-    return Interval(math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half))
 
 
 def stages(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from quarl_lib.actorq import config as actorq
 from quarl_lib.studies.actorq_training.speed import BALANCE, CARTPOLE, LONG_PERIOD, SHORT_PERIOD
+from quarl_lib.studies.common.intervals import brackets
 
 SETTING = "policy, learner, threshold and machine differ: see the parameters"
 
@@ -21,12 +22,8 @@ def verdict(summary: pd.DataFrame) -> str:
     else:
         parts.append(f"All {int(summary.seeds.sum())} runs reached their threshold.")
     for row in summary[(summary.precision != "fp32") & summary.speedup.notna()].itertuples():
-        if row.speedup_low != row.speedup_low:
-            interval = "; from one seed, without an interval."
-        elif row.speedup_low > 1 or row.speedup_high < 1:
-            interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]."
-        else:
-            interval = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]: no difference is shown."
+        interval = f" {brackets(row.speedup_low, row.speedup_high, 'seed')}"
+        interval += ": no difference is shown." if row.speedup_low <= 1 <= row.speedup_high else "."
         parts.append(
             f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, "
             f"fp32 {row.speedup:.2f} times that{interval}"
@@ -105,7 +102,7 @@ def speed_verdict(speed: pd.DataFrame) -> str:
 
 
 def _interval(row: pd.Series, name: str) -> str:
-    return f"{row[name]:.2f} x [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+    return f"{row[name]:.2f} x {brackets(row[f'{name}_low'], row[f'{name}_high'])}"
 
 
 def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:

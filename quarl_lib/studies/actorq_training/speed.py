@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq.config import PRECISIONS
-from quarl_lib.metrics import speedup
+from quarl_lib.metrics import paired_ratio
 
 if TYPE_CHECKING:
     from quarl_lib.actorq.bench.throughput import Setup
@@ -70,7 +70,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
             ("over_authors", (task, hidden, "authors", "int8", period)),
         ):
             known = baseline in times and design == "packed"
-            ratio = speedup(times[baseline], seconds, paired=True) if known else (np.nan,) * 3
+            ratio = paired_ratio(times[baseline].loc[seconds.index], seconds) if known else (np.nan,) * 3
             row.update(zip((name, f"{name}_low", f"{name}_high"), ratio, strict=True))
         summary.append(row)
     return (

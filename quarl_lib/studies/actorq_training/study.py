@@ -13,6 +13,7 @@ import pandas as pd
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
 from quarl_lib.envs import control
+from quarl_lib.metrics import paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
@@ -181,7 +182,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
 
     Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
     to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
-    fp32 over this precision; `speedup` has the 95 % t interval of the log ratios (NaN for one seed). Energy is CPU and
+    fp32 over this precision; `speedup` has its 95 % interval (NaN for one seed). Energy is CPU and
     RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
     """
     runs = training_runs.reduce(table)
@@ -190,7 +191,8 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         fp32 = runs[(runs.task == task) & (runs.precision == "fp32")]
         reached = group[group.seconds.notna()]
         pairs = reached.merge(fp32[fp32.seconds.notna()], on="seed", suffixes=("", "_fp32"))
-        faster = training_runs.paired_ratio(pairs.seconds_fp32, pairs.seconds)
+        everywhere = group.merge(fp32, on="seed", suffixes=("", "_fp32"))
+        faster = paired_ratio(pairs.seconds_fp32, pairs.seconds)
         rows.append(
             {
                 "task": task,
@@ -206,18 +208,26 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "energy_kwh": reached.energy_kwh.median(),
                 "emissions_kg": reached.emissions_kg.median(),
                 "energy_source": group.energy_source.iloc[0],
-                "co2_ratio": training_runs.paired_ratio(pairs.energy_kwh_fp32, pairs.energy_kwh).estimate,
-                "co2_ratio_cpu": training_runs.paired_ratio(pairs.cpu_energy_kwh_fp32, pairs.cpu_energy_kwh).estimate,
+                "co2_ratio": _energy_ratio(pairs, "energy_kwh"),
+                "co2_ratio_cpu": _energy_ratio(pairs, "cpu_energy_kwh"),
                 "time_ratio": faster.estimate,
                 "learner_busy": group.learner_busy.median(),
                 "actor_busy": group.actor_busy.median(),
                 "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
                 "actor_us_per_step": group.actor_us_per_step.median(),
-                "speedup_if_actor_bound": fp32.actor_us_per_step.median() / group.actor_us_per_step.median(),
+                "speedup_if_actor_bound": paired_ratio(
+                    everywhere.actor_us_per_step_fp32, everywhere.actor_us_per_step
+                ).estimate,
                 **_paper(task, precision),
             }
         )
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
+
+
+def _energy_ratio(pairs: pd.DataFrame, name: str) -> float:
+    # A run that passed its threshold before the meter's second reading has no energy yet.
+    known = pairs[(pairs[name] > 0) & (pairs[f"{name}_fp32"] > 0)]
+    return paired_ratio(known[f"{name}_fp32"], known[name]).estimate
 
 
 def _paper(task: str, precision: str) -> dict[str, float]:

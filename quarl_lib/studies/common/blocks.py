@@ -8,7 +8,7 @@ import pandas as pd
 
 from quarl_lib.actorq.bench.throughput_parts import STAGES
 from quarl_lib.inference import PRECISIONS
-from quarl_lib.metrics import Interval, speedup
+from quarl_lib.metrics import Interval, paired_ratio
 
 SETUP_KEYS = ["design", "transport", "update_period", "precision", "communication_precision"]
 _BLOCK = ["round", "steps", "wall_s", "cpu_s", "pulls", "messages", "payload_bytes"]
@@ -42,7 +42,7 @@ def by_setup(wide: pd.DataFrame) -> dict[tuple[object, ...], pd.DataFrame]:
 
 def paired_speedup(baseline: pd.DataFrame, blocks_of_setup: pd.DataFrame) -> Interval:
     """Return baseline time over the set-up's, paired by round."""
-    return speedup(baseline.wall_s, blocks_of_setup.wall_s, paired=True)
+    return paired_ratio(baseline.wall_s, blocks_of_setup.wall_s)
 
 
 def in_order(summary: pd.DataFrame, columns: Mapping[str, bool]) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from quarl_lib.studies.common.intervals import brackets
 from quarl_lib.studies.common.theme import CYCLE, MARKERS, PRECISION_COLORS, axes_or_new, better
 
 TRANSPORTS = {"shared_memory": "shared memory", "reverb": "Reverb"}
@@ -33,7 +34,7 @@ def ablation(summary: pd.DataFrame) -> Figure:
             ax.barh(labels, seconds - pulling, color=colors, height=0.65, alpha=0.85)
             ax.barh(labels, pulling, left=seconds - pulling, color="white", edgecolor=colors, height=0.65, hatch="////")
             for y, row in enumerate(rows.itertuples()):
-                text = f" {row.speedup:.2f}×" + (f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]" if y else "")
+                text = f" {row.speedup:.2f}×" + (f" {brackets(row.speedup_low, row.speedup_high)}" if y else "")
                 if row.messages_per_pull < 0.95:
                     text += f", new: {row.messages_per_pull:.0%}"
                 ax.text(row.seconds_per_1000_steps, y, text, va="center", fontsize=8)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_lib.studies.common.intervals import brackets
+
 PAPER_COMMUNICATION_SPEEDUP = (
     1.3  # "may yield up to 30 % speedup" at update period 30 (the paper's section on Figure 8)
 )
@@ -22,7 +24,10 @@ def cell(summary: pd.DataFrame, transport: str, period: int, compute: str, commu
 
 
 def communication_gain(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return what sending int8 instead of fp32 gains int8 actors: time with fp32 sent over time with int8 sent."""
+    """Return what sending int8 instead of fp32 gains int8 actors: time with fp32 sent over time with int8 sent.
+
+    The 95 % interval is NaN where one round was measured.
+    """
     rows = []
     for transport in dict.fromkeys(summary.transport):
         for period in sorted(set(summary.update_period)):
@@ -33,7 +38,9 @@ def communication_gain(summary: pd.DataFrame) -> pd.DataFrame:
                 {
                     "transport": transport,
                     "update_period": period,
-                    "gain": sent_fp32.seconds_per_1000_steps / sent_int8.seconds_per_1000_steps,
+                    "gain": sent_int8.over_fp32_sent,
+                    "ci_low": sent_int8.over_fp32_sent_low,
+                    "ci_high": sent_int8.over_fp32_sent_high,
                     "fewer_bytes": sent_int8.fewer_bytes,
                     "pull_share_fp32_sent": sent_fp32.pull_share,
                     "pull_share_int8_sent": sent_int8.pull_share,
@@ -55,8 +62,7 @@ def verdict(summary: pd.DataFrame) -> str:
             ):
                 row = cell(summary, transport, period, *pair)
                 if row is not None:
-                    interval = f"[{row.speedup_low:.2f}, {row.speedup_high:.2f}]"
-                    parts.append(f"{name} {row.speedup:.2f} × {interval}")
+                    parts.append(f"{name} {row.speedup:.2f} × {brackets(row.speedup_low, row.speedup_high)}")
             lines.append(f"- **{NAMES[transport]}, update period {period}**, int8 over fp32: {', '.join(parts)}.")
     return "\n".join(lines)
 
@@ -113,6 +119,8 @@ def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
                 "what": f"int8 actors, period {row.update_period}: int8 over fp32 messages",
                 "paper": paper,
                 "ours": f"{row.gain:.2f}",
+                "ci_low": row.ci_low,
+                "ci_high": row.ci_high,
                 "setting": f"{NAMES[row.transport]}, version asked for first; there Reverb, fetched at every pull",
             }
         )
@@ -125,7 +133,7 @@ def key_figure(summary: pd.DataFrame) -> str:
     if row is None:
         return f"{summary.speedup.max():.2f} × over fp32/fp32 at best"
     return (
-        f"int8 computed and sent: {row.speedup:.2f} × [{row.speedup_low:.2f}, {row.speedup_high:.2f}] over fp32/fp32 "
+        f"int8 computed and sent: {row.speedup:.2f} × {brackets(row.speedup_low, row.speedup_high)} over fp32/fp32 "
         f"at update period {row.update_period}, {row.fewer_bytes:.2f} × fewer bytes, "
         f"{row.pull_share:.1%} of the time in pulls"
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq import config as actorq
@@ -21,8 +22,8 @@ from quarl_lib.studies.common.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "transport", "update_period", "compute_precision", "communication_precision", "rounds", "seconds_per_1000_steps",
-    "speedup", "speedup_low", "speedup_high", "payload_bytes", "fewer_bytes", "pull_share", "pull_ms",
-    "messages_per_pull",
+    "speedup", "speedup_low", "speedup_high", "over_fp32_sent", "over_fp32_sent_low", "over_fp32_sent_high",
+    "payload_bytes", "fewer_bytes", "pull_share", "pull_ms", "messages_per_pull",
 )  # fmt: skip
 BASELINE = "fp32/fp32"
 PULL_STAGES = ["pull", "deserialize", "load_weights"]
@@ -152,10 +153,11 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
 
 def summarize(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per combination: medians over blocks; speedups over fp32/fp32 paired by round, 95 % intervals.
+    """Return one row per combination: medians over blocks; ratios paired by round, with 95 % intervals.
 
-    `pull_share` is the share of the actor's time in pull, deserialize and load_weights; `pull_ms` the same in
-    milliseconds a pull; `fewer_bytes` how many times smaller a message is than at fp32.
+    `speedup` is over fp32/fp32, `over_fp32_sent` over the same computation fed with fp32 (NaN where that was not
+    measured). `pull_share` is the share of the actor's time in pull, deserialize and load_weights; `pull_ms` the same
+    in milliseconds a pull; `fewer_bytes` how many times smaller a message is than at fp32.
     """
     groups = by_setup(blocks(table))
     rows = []
@@ -163,6 +165,8 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         values = dict(zip(SETUP_KEYS, key, strict=True))
         baseline = groups[tuple({**values, "precision": "fp32", "communication_precision": "fp32"}.values())]
         ratio = paired_speedup(baseline, group)
+        sent_fp32 = groups.get(tuple({**values, "communication_precision": "fp32"}.values()))
+        over_sent = (np.nan,) * 3 if sent_fp32 is None else paired_speedup(sent_fp32, group)
         pulling = group[PULL_STAGES].sum(axis=1)
         messages = group[group.messages > 0]
         rows.append(
@@ -173,9 +177,8 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "communication_precision": values["communication_precision"],
                 "rounds": len(group),
                 "seconds_per_1000_steps": (1000 * group.wall_s / group.steps).median(),
-                "speedup": ratio.estimate,
-                "speedup_low": ratio.low,
-                "speedup_high": ratio.high,
+                **dict(zip(("speedup", "speedup_low", "speedup_high"), ratio, strict=True)),
+                **dict(zip(("over_fp32_sent", "over_fp32_sent_low", "over_fp32_sent_high"), over_sent, strict=True)),
                 "payload_bytes": messages.payload_bytes.median(),
                 "fewer_bytes": baseline[baseline.messages > 0].payload_bytes.median() / messages.payload_bytes.median(),
                 "pull_share": (pulling / group.wall_s).median(),

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from quarl_lib.studies.common.intervals import bars
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 BACKENDS = ("native", "onnxruntime", "torch", "torch-frozen", "numpy")
@@ -80,11 +81,12 @@ def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = No
     ax = axes_or_new(ax)
     rows = summary[(summary.policy == policy) & (summary.regime == "hot")]
     backends = [name for name in BACKENDS if name in set(rows.backend)]
-    for _, row in rows.iterrows():
+    for index, row in rows.iterrows():
         color = CYCLE[backends.index(row.backend) % len(CYCLE)]
-        spread = [[row.ratio_to_torch_fp32 - row.ratio_ci_low], [row.ratio_ci_high - row.ratio_to_torch_fp32]]
         error = max(row.mean_relative_error, 1e-7)
         marker = PRECISION_MARKERS[row.precision]
+        one = rows.loc[[index]]
+        spread = bars(one.ratio_to_torch_fp32, one.ratio_ci_low, one.ratio_ci_high)
         ax.errorbar(error, row.ratio_to_torch_fp32, yerr=spread, fmt=marker, color=color, ms=7, capsize=2, alpha=0.9)
     best = rows[rows.precision == "fp32"].ratio_to_torch_fp32.max()
     ax.axhline(1.0, color="grey", lw=1)

@@ -9,6 +9,7 @@ import pandas as pd
 from quarl_lib.inference import PRECISIONS, make_engine
 from quarl_lib.inference.choice import choices
 from quarl_lib.inference.example_policies import example_policy
+from quarl_lib.studies.common.intervals import brackets
 
 SMALL_ERROR = 0.02
 # Figure 9 of the paper, seconds on one actor in its computation-heavy and communication-heavy setting.
@@ -79,7 +80,7 @@ def limit_verdict(summary: pd.DataFrame) -> str:
         rows = rows_of(summary, policy, precision="int8")
         if len(rows):
             row = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
-            parts.append(f"{policy} {row.us_median / row.limit_us:.2g} times ({row.backend})")
+            parts.append(f"{policy} {row.over_limit:.2g} times ({row.backend})")
     return "Fastest int8 engine over the time to read every weight once, hot: " + "; ".join(parts) + "."
 
 
@@ -141,14 +142,14 @@ def beside_paper(summary: pd.DataFrame, policy: str) -> pd.DataFrame:
     differs = "paper: whole actor step, its CPU and policy; here: one call of " + policy
     rows = []
     for backend in ("torch", "native"):
-        fp32, int8 = (rows_of(summary, policy, *cell) for cell in (("torch", "fp32"), (backend, "int8")))
+        int8 = rows_of(summary, policy, backend, "int8")
         if int8.empty:
             continue
         cell = int8.iloc[0]
         for setting, (step_fp32, step_int8) in PAPER_STEP_S.items():
             load_fp32, load_int8 = PAPER_LOAD_S[setting]
             gain = (cell.ratio_to_torch_fp32, cell.ratio_ci_low, cell.ratio_ci_high)
-            loading = (cell.load_ms / fp32.iloc[0].load_ms, float("nan"), float("nan"))
+            loading = (cell.load_ratio, cell.load_ratio_low, cell.load_ratio_high)
             what = f"{setting}, int8 by {backend}"
             rows.append((f"{what}: inference speed over fp32", step_fp32 / step_int8, *gain))
             rows.append((f"{what}: time to load weights over fp32's", load_int8 / load_fp32, *loading))
@@ -169,5 +170,5 @@ def _name(row: pd.Series) -> str:
 
 
 def _times(row: pd.Series) -> str:
-    spread = f"[{row.ratio_ci_low:.3g}, {row.ratio_ci_high:.3g}]"
+    spread = brackets(row.ratio_ci_low, row.ratio_ci_high, digits=".3g")
     return f"{row.us_median:.3g} µs, {row.ratio_to_torch_fp32:.3g} x torch fp32 {spread}"

@@ -10,7 +10,7 @@ import pandas as pd
 from quarl_lib.inference import BACKENDS
 from quarl_lib.inference.benchmark import Schedule, one_thread
 from quarl_lib.inference.example_policies import check_policy_name, example_policy
-from quarl_lib.metrics import bootstrap_ci
+from quarl_lib.metrics import paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.checks import check_each_once
 from quarl_lib.studies.inference_engines import cells
@@ -18,8 +18,9 @@ from quarl_lib.studies.inference_engines.cells import BASELINE, FROZEN
 
 SUMMARY_COLUMNS = (
     "policy", "backend", "precision", "regime", "us_median", "us_min",
-    "ratio_to_torch_fp32", "ratio_ci_low", "ratio_ci_high", "ratio_to_best_fp32", "limit_us",
+    "ratio_to_torch_fp32", "ratio_ci_low", "ratio_ci_high", "ratio_to_best_fp32", "limit_us", "over_limit",
     "mean_relative_error", "max_abs_error", "payload_bytes", "pack_ms", "load_ms", "load_in_place_ms",
+    "load_ratio", "load_ratio_low", "load_ratio_high",
 )  # fmt: skip
 STEPS = 4  # of progress per policy: prepare, time, errors, updates
 
@@ -88,15 +89,19 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 def summarize(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """Return one row per policy, backend, precision and regime: medians, paired ratios with 95 % intervals, costs.
 
-    A ratio is the median over rounds of torch fp32's time over the engine's, both of the same round; above 1 is
-    faster. `ratio_to_best_fp32` divides it by the best fp32 engine's ratio for that policy and regime.
+    A ratio is the geometric mean over rounds of torch fp32's time over the engine's, both of the same round; above 1
+    is faster. `ratio_to_best_fp32` divides it by the best fp32 engine's ratio for that policy and regime; `over_limit`
+    is the engine's time over the limit's, `load_ratio` the time to load new weights over torch fp32's, likewise.
     """
     keys = ["policy", "backend", "precision"]
     timed = table[table.regime != ""].pivot(index=[*keys, "regime", "round"], columns="quantity", values="value")
     costs = table[table.regime == ""].pivot_table(index=keys, columns="quantity", values="value", aggfunc="median")
+    loads = table[table.quantity == "load_ms"].pivot(index=[*keys, "round"], columns="quantity", values="value").load_ms
     rows = []
     for key, rounds in timed.groupby([*keys, "regime"], sort=False):
-        ratio = bootstrap_ci(rounds.torch_fp32_us / rounds.us, seed=seed, statistic=np.median)
+        load = pd.concat([loads.loc[key[:3]], loads.loc[(key[0], *BASELINE)]], axis=1, join="inner").to_numpy()
+        load_ratio = paired_ratio(load[:, 0], load[:, 1], seed=seed)
+        ratio = paired_ratio(rounds.torch_fp32_us, rounds.us, seed=seed)
         rows.append(
             {
                 **dict(zip([*keys, "regime"], key, strict=True)),
@@ -106,7 +111,9 @@ def summarize(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
                 "ratio_ci_low": ratio.low,
                 "ratio_ci_high": ratio.high,
                 "limit_us": rounds.limit_us.median(),
+                "over_limit": paired_ratio(rounds.us, rounds.limit_us, seed=seed).estimate,
                 **costs.loc[key[:3]].to_dict(),
+                **dict(zip(("load_ratio", "load_ratio_low", "load_ratio_high"), load_ratio, strict=True)),
             }
         )
     summary = pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))

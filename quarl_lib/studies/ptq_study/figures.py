@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
+from quarl_lib.studies.common.intervals import band, bars
 from quarl_lib.studies.common.theme import CYCLE, MARKERS, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 
@@ -36,15 +37,16 @@ def draw_returns(rows: pd.DataFrame, by: str = "quantizer", ax: Axes | None = No
     """Draw one agent's mean returns with intervals over bits, a line per value of the column `by`."""
     ax = axes_or_new(ax)
     fp32 = rows[rows.precision == "fp32"].iloc[0]
-    ax.axhspan(fp32.ci_low, fp32.ci_high, color="#BBBBBB", alpha=0.5, lw=0)
-    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label="fp32 and its interval")
+    known = band(ax, fp32.ci_low, fp32.ci_high)
+    label = "fp32 and its interval" if known else "fp32"
+    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label=label)
     names = rows[by].where(rows.precision != "fp16", "fp16")
     lines = rows[rows.precision != "fp32"].groupby(names, sort=False)
     for index, (name, line) in enumerate(lines):
         line = line.sort_values("num_bits")
         # Lines that share their bits would hide each other's intervals.
         bits = line.num_bits * 2 ** (0.05 * (index - (len(lines) - 1) / 2))
-        spread = [line.mean_return - line.ci_low, line.ci_high - line.mean_return]
+        spread = bars(line.mean_return, line.ci_low, line.ci_high)
         ax.errorbar(
             bits, line.mean_return, spread, label=name, color=CYCLE[index % len(CYCLE)],
             marker=MARKERS[index % len(MARKERS)], ms=5, lw=1.2, capsize=2,
@@ -64,13 +66,14 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
         offset = 0.7 * ((index + 0.5) / len(precisions) - 0.5)
         ax.errorbar(
             line.relative_error, [agents.index(agent) + offset for agent in line.agent],
-            xerr=[line.relative_error - line.relative_error_low, line.relative_error_high - line.relative_error],
+            xerr=bars(line.relative_error, line.relative_error_low, line.relative_error_high),
             color=PRECISION_COLORS.get(precision, CYCLE[index % len(CYCLE)]),
             marker=PRECISION_MARKERS.get(precision, "o"), ms=5, lw=0, elinewidth=1.2, capsize=2, label=precision,
         )  # fmt: skip
     ax.axvline(0, color="black", lw=0.8)
     ax.set_xscale("symlog", linthresh=0.01)
-    largest = max([0.01, *rows.relative_error_high.abs(), *rows.relative_error_low.abs()])
+    ends = rows[["relative_error", "relative_error_low", "relative_error_high"]].abs()
+    largest = max(0.01, *ends.max().fillna(0.0))
     ticks = [0.0, *(sign * 10.0**k for k in range(-2, math.ceil(math.log10(largest)) + 1) for sign in (-1, 1))]
     low, high = ax.get_xlim()
     ax.set_xticks([tick for tick in sorted(ticks) if low <= tick <= high])

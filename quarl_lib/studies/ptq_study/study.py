@@ -139,7 +139,7 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
 
 
 def _returns(returns: pd.Series, reference: pd.Series, confidence: float, seed: int) -> dict[str, float | bool]:
-    mean = metrics.bootstrap_ci(returns, confidence, seed)
+    mean = metrics.mean_interval(returns, confidence, seed)
     paired = metrics.paired_difference(returns, reference, confidence, seed)
     scale = abs(float(reference.mean())) or float("nan")
     return {

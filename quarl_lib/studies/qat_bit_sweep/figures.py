@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
+from quarl_lib.studies.common.intervals import band, bars
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, axes_or_new, better
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -42,8 +43,9 @@ def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw one agent's returns with intervals over weight bits."""
     ax = axes_or_new(ax)
     fp32 = rows[rows.method == "fp32"].iloc[0]
-    ax.axhspan(fp32.ci_low, fp32.ci_high, color="#BBBBBB", alpha=0.5, lw=0)
-    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label="fp32 and its interval")
+    known = band(ax, fp32.ci_low, fp32.ci_high)
+    label = "fp32 and its interval" if known else "fp32"
+    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label=label)
     methods = [method for method in STYLES if (rows.method == method).any()]
     for index, method in enumerate(methods):
         shift = 2 ** (DODGE * (index - (len(methods) - 1) / 2))
@@ -64,7 +66,7 @@ def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 def _errorbars(ax: Axes, cells: pd.DataFrame, shift: float, **style: Any) -> None:
     if len(cells):
-        spread = [cells.mean_return - cells.ci_low, cells.ci_high - cells.mean_return]
+        spread = bars(cells.mean_return, cells.ci_low, cells.ci_high)
         ax.errorbar(cells.weight_bits * shift, cells.mean_return, spread, ms=6, lw=1.2, capsize=2, **style)
 
 
@@ -101,10 +103,12 @@ def training_time(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         height = [agents.index(agent) for agent in zip(line.algorithm, line.env_id, strict=True)]
         rank = line.groupby(["algorithm", "env_id"]).cumcount()
         offset = 0.22 * (rank - rank.max() / 2) + 0.05 * index
-        spread = [line.training_time_ratio - line.ratio_low, line.ratio_high - line.training_time_ratio]
+        spread = bars(line.training_time_ratio, line.ratio_low, line.ratio_high)
         style = STYLES[str(method)]
         ax.errorbar(line.training_time_ratio, height + offset, xerr=spread, ls="", ms=5, capsize=2, **style)
-        for ratio, y, bits in zip(line.ratio_high, height + offset, line.weight_bits, strict=True):
+        for ratio, y, bits in zip(
+            line.ratio_high.fillna(line.training_time_ratio), height + offset, line.weight_bits, strict=True
+        ):
             ax.annotate(f"{bits} bits", (ratio, y), (6, 0), textcoords="offset points", va="center", size=8)
     ax.axvline(1, color=PRECISION_COLORS["fp32"], lw=1, label="fp32")
     ax.set_yticks(range(len(agents)), [f"{algorithm}, {env_id}" for algorithm, env_id in agents])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from quarl_lib.studies.qat_bit_sweep.study import AGENT, BITS, METHODS
+from quarl_lib.studies.common.intervals import brackets
+from quarl_lib.studies.qat_bit_sweep.study import AGENT, BITS, METHODS, ptq_of
 
 PAPER_FEWEST_BITS = "5 to 6"  # appendix A, over all of its environments
 NAMES = {
@@ -30,30 +31,31 @@ def at_eight_bits(summary: pd.DataFrame) -> str:
     """Say how many agents keep fp32's return when everything is trained at 8 bits."""
     rows = summary[(summary.method == "qat") & summary[BITS].eq(8).all(axis=1)]
     lost = [
-        f"{row.algorithm} {row.env_id} ({row.mean_return:.0f} in [{row.ci_low:.0f}, {row.ci_high:.0f}])"
+        f"{row.algorithm} {row.env_id} ({row.mean_return:.0f} {brackets(row.ci_low, row.ci_high, 'seed', '.0f')})"
         for _, row in rows[~rows.without_loss].iterrows()
     ]
     return f"Trained at 8 bits everywhere, {len(rows) - len(lost)} of {len(rows)} agents lose nothing{_listed(lost)}."
 
 
 def against_ptq(summary: pd.DataFrame) -> str:
-    """Say where training with the bits beats rounding to the same bits beyond the intervals, and where it loses."""
+    """Say where the interval of the difference to rounding, paired by seed, leaves 0 out for training with the bits."""
     better, worse, total = [], [], 0
     for method in METHODS:
-        other = "ptq_engine" if method == "qat_engine" else "ptq"
-        both = summary[summary.method == method].merge(summary[summary.method == other], on=[*AGENT, *BITS])
+        both = summary[summary.method == method].merge(summary[summary.method == ptq_of(method)], on=[*AGENT, *BITS])
         total += len(both)
         for _, row in both.iterrows():
             bits = "/".join(str(row[name]) for name in BITS[:3])
             said = f"{row.algorithm} {row.env_id} {bits} ({row.mean_return_x:.0f} against {row.mean_return_y:.0f})"
-            if row.ci_low_x > row.ci_high_y:
+            if row.over_ptq_low_x > 0:
                 better.append(said)
-            elif row.ci_high_x < row.ci_low_y:
+            elif row.over_ptq_high_x < 0:
                 worse.append(said)
-    return (
-        f"Of {total} pairs at the same bits (weights/activations/observation), training with them wins {len(better)} "
-        f"beyond both intervals{_listed(better)} and loses {len(worse)}{_listed(worse)}."
+    said = (
+        f"Of {total} pairs at the same bits (weights/activations/observation), training with them wins {len(better)}"
+        f"{_listed(better)} and loses {len(worse)}{_listed(worse)} beyond the interval of the difference, "
+        "paired by seed"
     )
+    return said + ("; one seed: no interval." if (summary.seeds == 1).all() else ".")
 
 
 def cost(summary: pd.DataFrame) -> str:
@@ -63,7 +65,7 @@ def cost(summary: pd.DataFrame) -> str:
     return (
         f"Training under fake quantization took {rows.training_time_ratio.min():.2f} to {most.training_time_ratio:.2f} "
         f"times fp32's processor time over the same seeds; most for {most.algorithm} on {most.env_id} at "
-        f"{most.weight_bits} bits ({most.ratio_low:.2f} to {most.ratio_high:.2f})."
+        f"{most.weight_bits} bits {brackets(most.ratio_low, most.ratio_high, 'seed')}."
     )
 
 

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from quarl_lib import metrics
@@ -21,9 +20,9 @@ AGENT = ["algorithm", "env_id"]
 BITS = ["weight_bits", "activation_bits", "observation_bits", "edge_bits"]
 SUMMARY_COLUMNS = (
     *AGENT, "method", *BITS, "actor_steps", "seeds", "episodes", "mean_return", "ci_low", "ci_high", "relative_error",
+    "paired_difference", "paired_ci_low", "paired_ci_high", "over_ptq", "over_ptq_low", "over_ptq_high",
     "without_loss", "fewest_bits_without_loss", "training_time_ratio", "ratio_low", "ratio_high",
 )  # fmt: skip
-RESAMPLES = 4000
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def cells_of(config: Config) -> tuple[list[Cell], list[Cell]]:
             fp32 = Cell(algorithm, env_id, steps, "fp32", FP32, *common).fp32
             trained.append(fp32)
             for method in config.methods:
-                ptq = "ptq_engine" if method == "qat_engine" else "ptq"
+                ptq = ptq_of(method)
                 for bits in map(Bits.parse, config.bits):
                     if method == "qat_engine":
                         bits = Bits(bits.weight, activation=8, observation=16, edge=8)
@@ -103,6 +102,11 @@ def cells_of(config: Config) -> tuple[list[Cell], list[Cell]]:
                     common_ptq = (seed, 0, select, config.episodes, config.calibration_steps, directory, sources)
                     rounded.append(Cell(algorithm, env_id, steps, ptq, bits, *common_ptq))
     return list(dict.fromkeys(trained)), list(dict.fromkeys(rounded))
+
+
+def ptq_of(method: str) -> str:
+    """Return the method that rounds to the bits with which this one trains."""
+    return "ptq_engine" if method == "qat_engine" else "ptq"
 
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
@@ -152,19 +156,24 @@ def weight_levels(config: Config) -> pd.DataFrame:
 
 
 def summarize(table: pd.DataFrame, tolerated_loss: float = 0.01) -> pd.DataFrame:
-    """Return one row per policy and bits: return with its interval over seeds and episodes, loss, and training time.
+    """Return one row per policy and bits: return with its interval over training seeds, loss, and training time.
 
-    Without loss means: the interval reaches fp32's, or the mean is less than `tolerated_loss` of fp32's below it.
-    `training_time_ratio` compares the processor's seconds with fp32's over the same seeds.
+    One value a seed, the mean of its episodes: episodes of one policy say nothing of another training. Paired by seed
+    are `paired_difference` (to fp32), `over_ptq` (to PTQ at the same bits) and `training_time_ratio` (the processor's
+    seconds over fp32's). Without loss means: the mean is at most `tolerated_loss` of fp32's below it. That an
+    interval of few seeds holds 0 excuses no loss, since it would excuse almost any.
     """
     rows = []
     for agent, cells in table.groupby(AGENT, sort=False):
         fp32 = cells[cells.method == "fp32"]
-        reference = _interval(fp32)
+        reference = _of_seeds(fp32)
+        floor = reference.mean() - tolerated_loss * abs(reference.mean())
         seconds = fp32.groupby("seed").training_cpu_s.first()
         for key, cell in cells.groupby(["method", *BITS], sort=False):
-            mean = _interval(cell)
-            loss = metrics.relative_error(mean.estimate, reference.estimate)
+            returns = _of_seeds(cell)
+            mean = metrics.mean_interval(returns)
+            loss = metrics.relative_error(mean.estimate, float(reference.mean()))
+            paired = metrics.paired_difference(returns, reference.loc[returns.index])
             row = dict(zip([*AGENT, "method", *BITS], [*agent, *key], strict=True)) | {
                 "actor_steps": cell.actor_steps.iloc[0],
                 "seeds": cell.seed.nunique(),
@@ -173,11 +182,17 @@ def summarize(table: pd.DataFrame, tolerated_loss: float = 0.01) -> pd.DataFrame
                 "ci_low": mean.low,
                 "ci_high": mean.high,
                 "relative_error": loss,
-                "without_loss": bool(mean.high >= reference.low or loss < tolerated_loss),
+                **dict(zip(("paired_difference", "paired_ci_low", "paired_ci_high"), paired, strict=True)),
+                "without_loss": bool(mean.estimate >= floor),
             }
+            if str(key[0]).startswith("qat"):
+                rounded = cells[(cells.method == ptq_of(str(key[0]))) & (cells[BITS] == list(key[1:])).all(axis=1)]
+                if len(rounded):
+                    over = metrics.paired_difference(returns, _of_seeds(rounded).loc[returns.index])
+                    row |= dict(zip(("over_ptq", "over_ptq_low", "over_ptq_high"), over, strict=True))
             own = cell.groupby("seed").training_cpu_s.first()
             if own.notna().all():
-                ratio = metrics.speedup(own, seconds.loc[own.index], paired=True, statistic=np.mean)
+                ratio = metrics.paired_ratio(own, seconds.loc[own.index])
                 row |= {"training_time_ratio": ratio.estimate, "ratio_low": ratio.low, "ratio_high": ratio.high}
             rows.append(row)
     summary = pd.DataFrame(rows)
@@ -188,11 +203,6 @@ def summarize(table: pd.DataFrame, tolerated_loss: float = 0.01) -> pd.DataFrame
     return summary.reindex(columns=list(SUMMARY_COLUMNS))
 
 
-def _interval(cell: pd.DataFrame, seed: int = 0) -> metrics.Interval:
-    """Return the mean return with a 95 % bootstrap interval: seeds are drawn first, then episodes within each."""
-    returns = cell.pivot(index="seed", columns="episode", values="episode_return").to_numpy()
-    rng = np.random.default_rng(seed)
-    seeds = rng.integers(len(returns), size=(RESAMPLES, len(returns), 1))
-    episodes = rng.integers(returns.shape[1], size=(RESAMPLES, *returns.shape))
-    low, high = np.quantile(returns[seeds, episodes].mean(axis=(1, 2)), [0.025, 0.975])
-    return metrics.Interval(float(returns.mean()), float(low), float(high))
+def _of_seeds(cell: pd.DataFrame) -> pd.Series:
+    """Return the mean return of each training seed."""
+    return cell.groupby("seed").episode_return.mean()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_lib.studies.common.intervals import brackets
+
 # Seconds read off the bars of the paper's Figure 9 (two digits at best): step, pull, deserialize, load_state_dict.
 PAPER_FIGURE_9 = {
     (30, "fp32"): (10.4, 2.9, 1.2, 0.3), (30, "fp16"): (7.5, 2.4, 0.6, 8.5), (30, "int8"): (6.5, 0.4, 0.1, 1.9),
@@ -46,11 +48,11 @@ def verdict(summary: pd.DataFrame) -> str:
         for design, name in DESIGNS.items():
             row = cell(summary, design, period, "int8")
             if row is not None:
-                interval = f"[{row.speedup_low:.2f}, {row.speedup_high:.2f}]"
+                interval = brackets(row.speedup_low, row.speedup_high)
                 parts.append(f"int8 over fp32 in {name} {row.speedup:.2f} × {interval}")
         row = cell(summary, "packed", period, "int8")
         if row is not None and row.over_authors == row.over_authors:
-            interval = f"[{row.over_authors_low:.2f}, {row.over_authors_high:.2f}]"
+            interval = brackets(row.over_authors_low, row.over_authors_high)
             parts.append(f"ours over the authors' at int8 {row.over_authors:.2f} × {interval}")
         lines.append(f"- **Update period {period}**: {'; '.join(parts)}.")
     return "\n".join(lines)

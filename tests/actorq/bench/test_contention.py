@@ -24,7 +24,7 @@ def test_slowdown_by_hand():
                 )
                 rows.append({**rows[-1], "precision": "int8", "cpu_us": 50.0 - n_actors})
     slowdown = contention.slowdown(pd.DataFrame(rows))
-    assert slowdown["fp32", 2] == pytest.approx(1.25)  # the median of 1.25, 1.1 and 1.5
+    assert slowdown["fp32", 2] == pytest.approx((1.25 * 1.1 * 1.5) ** (1 / 3))  # the geometric mean
     assert slowdown["fp32", 1] == 1.0
     assert slowdown["int8", 2] == 1.0  # 48 / 49: noise
 

@@ -71,31 +71,38 @@ def test_summary_by_hand(summary):
     rows = summary.set_index(["precision", "n_actors"])
     assert rows.fits.tolist() == [True, True, False] * 2
     fp32 = rows.loc["fp32", 2]
-    assert fp32.us_per_step == 750.0  # the median of 500 and 1000
-    assert fp32.slowdown == pytest.approx(1.15)  # the median of 1.1 and 1.2
-    assert fp32.predicted_us == pytest.approx(1.15 * 1.1 * 1350 / 2)  # CPU over both cores: more than 1.15 * 1350 / 2
+    root = 2**0.5  # rounds at 1 and 2 times a time: their geometric mean is its root of two
+    assert fp32.us_per_step == pytest.approx(500 * root)
+    # Logarithms half a log 2 off their mean: deviation over the root of two is 0.5, t of one degree of freedom 12.706.
+    assert (fp32.us_low, fp32.us_high) == pytest.approx(
+        (500 * root * 2 ** (-0.5 * 12.7062), 500 * root * 2 ** (0.5 * 12.7062)), rel=1e-4
+    )
+    slower = (1.1 * 1.2) ** 0.5
+    assert fp32.slowdown == pytest.approx(slower)
+    # CPU over both cores: more than without the factor 1.1
+    assert fp32.predicted_us == pytest.approx(slower * 1.1 * 900 * root / 2)
     assert fp32.bound_by == "cores"
-    assert fp32.prediction_error == pytest.approx(853.875 / 750 - 1)
+    assert fp32.prediction_error == pytest.approx(slower * 1.1 * 900 / 2 / 500 - 1)
     assert rows.loc[("fp32", 1), "bound_by"] == "actors"
     int8 = rows.loc["int8", 2]
     for column in ("speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high"):
         assert int8[column] == pytest.approx(500 / 150)  # paired: no spread although the machine's speed halved
     assert int8.speedup_over_one == pytest.approx(2.0)
     assert int8.cores_used == pytest.approx(2.2)
-    assert int8.seconds_for_steps == pytest.approx(0.225)
+    assert int8.seconds_for_steps == pytest.approx(0.150 * root)
 
 
 def test_words_figures_and_projection(summary):
     config = study.Config(projected_learner_ms=[1.6], projected_cores=[1, 16], projected_batch_size=256)
     projected = study.project(summary, config)
     cells = projected.set_index(["actor_cores", "precision"])
-    # 1.6 ms * 16 / 256 = 100 us a step is the learner's; actors take 1350 and 450 us.
-    assert cells.loc[(1, "int8"), "steps_per_s"] == pytest.approx(1e6 / 450)
+    # 1.6 ms * 16 / 256 = 100 us a step is the learner's; actors take 900 and 300 us, times the root of two.
+    assert cells.loc[(1, "int8"), "steps_per_s"] == pytest.approx(1e6 / (300 * 2**0.5))
     assert cells.loc[(1, "int8"), "speedup_over_fp32"] == pytest.approx(3.0)
     assert cells.loc[(16, "int8"), "steps_per_s"] == pytest.approx(1e4)
     assert cells.bound_by.tolist() == ["actors", "actors", "learner", "learner"]
     assert set(projected.kind) == {"projection"}
-    assert "2 actors take a step every 225 µs, 2.00 × one actor" in sentences.verdict(summary)
+    assert "2 actors take a step every 212 µs, 2.00 × one actor" in sentences.verdict(summary)
     assert "from 16 cores on the learner binds" in sentences.projection_verdict(projected)
     said = sentences.model_verdict(summary)
     assert (
@@ -110,6 +117,20 @@ def test_words_figures_and_projection(summary):
     assert sentences.beside_paper(summary).ours.tolist() == ["1.80 ×", "2.00 ×"]
     plt.close(figures.time_over_actors(summary).figure)
     plt.close(figures.projection(projected))
+
+
+def test_one_round_has_no_interval_and_that_is_said_and_drawn(summary):
+    row = {"round": 0, "actor_us": 900.0, "actor_steps": 1000, "learner_us": 6400.0, "cores": 2, "learner_steps": 3,
+           "cpu_us": 900.0, "slowdown": 1.0, "n_actors": 1}  # fmt: skip
+    rows = [{**row, "precision": precision, "us_per_step": us} for precision, us in (("fp32", 900.0), ("int8", 300.0))]
+    alone = study.summarize(pd.DataFrame(rows), samples_per_insert=1.0, batch_size=64)
+    assert alone.us_per_step.tolist() == pytest.approx([900.0, 300.0])
+    assert alone[["us_low", "us_high", "speedup_over_fp32_low"]].isna().all(axis=None)
+    assert "3.00 × (one round: no interval) as many steps as at fp32" in sentences.verdict(alone)
+    for table, error_bars in ((alone, 0), (summary, 2)):
+        ax = figures.time_over_actors(table)
+        assert len(ax.collections) == error_bars
+        plt.close(ax.figure)
 
 
 @pytest.mark.slow

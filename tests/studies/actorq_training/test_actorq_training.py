@@ -125,12 +125,27 @@ def test_threshold_0_is_95_percent_of_the_best_fp32_return(table):
     )
 
 
-def test_paired_ratio_by_hand():
-    # Ratios 1, 2, 4: logarithms 0, 1, 2 in units of log 2; mean 1, deviation 1, t of 2 degrees of freedom 4.3027.
-    ratio = training_runs.paired_ratio(pd.Series([1.0, 4.0, 4.0]), pd.Series([1.0, 2.0, 1.0]))
-    assert ratio.estimate == pytest.approx(2.0)
-    assert ratio.low == pytest.approx(2 ** (1 - 4.30265 / 3**0.5), rel=1e-4)
-    assert ratio.high == pytest.approx(2 ** (1 + 4.30265 / 3**0.5), rel=1e-4)
+def test_speedup_is_paired_by_seed():
+    # fp32 takes 20 s with both seeds, int8 10 s and 20 s: ratios 2 and 1, logarithms 1 and 0 in units of log 2.
+    slow, fast = {0: 700, 10: 850, 20: 920, 30: 990}, {0: 700, 10: 910, 20: 950, 30: 980}
+    rows = [run_rows("fp32", seed, slow, 1000.0 + 1000.0 * seed) for seed in (0, 1)]
+    rows += [run_rows("int8", 0, fast, 250.0), run_rows("int8", 1, slow, 250.0)]
+    summary = study.summarize(pd.concat(rows, ignore_index=True))
+    int8 = summary.set_index("precision").loc["int8"]
+    assert int8.speedup == pytest.approx(2**0.5)
+    assert (int8.speedup_low, int8.speedup_high) == pytest.approx(
+        (2 ** (0.5 - 0.5 * 12.7062), 2 ** (0.5 + 0.5 * 12.7062)), rel=1e-4
+    )
+    assert int8.speedup_if_actor_bound == pytest.approx((4 * 8) ** 0.5)
+    assert "]: no difference is shown." in sentences.verdict(summary)
+
+
+def test_energy_that_the_meter_did_not_see_is_in_no_ratio():
+    curve = {10: 950, 20: 950, 30: 950}  # at its threshold before the meter's second reading
+    rows = [run_rows(precision, 0, curve, 250.0) for precision in ("fp32", "int8")]
+    int8 = study.summarize(pd.concat(rows, ignore_index=True)).set_index("precision").loc["int8"]
+    assert int8.speedup == 1.0
+    assert math.isnan(int8.co2_ratio)
 
 
 def test_curves_and_episodes(table):
@@ -172,6 +187,7 @@ def test_lone_actor_by_hand():
 def test_words_and_figures_take_what_the_study_gives(table, summary):
     speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
     assert "1 of 2 seeds" in sentences.verdict(summary)
+    assert "fp32 2.00 times that (one seed: no interval)." in sentences.verdict(summary)
     assert "modelled" in sentences.energy(summary)
     beside = sentences.beside_paper(summary).set_index("what")
     assert beside.loc[f"{BALANCE} int8: speedup over fp32", ["paper", "ours"]].tolist() == [3.12, 2.0]
@@ -183,6 +199,8 @@ def test_words_and_figures_take_what_the_study_gives(table, summary):
         assert line.get_ydata()[-1] == pytest.approx(curves[curves.precision == "fp32"].running_return.iloc[-1])
     bars = figures.ratios(summary).axes[0].patches
     assert [bar.get_width() for bar in bars] == [2.0]
+    drawn = [line.get_xdata() for line in figures.ratios(summary).axes[0].lines]
+    assert all(np.isfinite(np.asarray(x, float)).all() for x in drawn)  # one seed: no interval, no line
     assert len(figures.who_is_busy(summary).axes[0].get_yticklabels()) == 2
     assert len(figures.lone_actor(speed).axes) == 2
 

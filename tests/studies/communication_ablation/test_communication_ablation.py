@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -42,6 +44,7 @@ def test_summary_by_hand():
     assert (fp32.speedup, fp32.fewer_bytes) == (1.0, 1.0)
     # Both rounds are twice as fast although the machine was twice as slow in the second: pairs have no spread.
     assert (int8.speedup, int8.speedup_low, int8.speedup_high) == pytest.approx((2.0, 2.0, 2.0))
+    assert math.isnan(int8.over_fp32_sent)  # int8 fed with fp32 was not measured
     assert int8.seconds_per_1000_steps == pytest.approx(7.5)  # the median of 5 and 10
     assert int8.pull_share == pytest.approx(0.1)
     assert int8.pull_ms == pytest.approx(37.5)  # the median of 25 and 50
@@ -50,6 +53,28 @@ def test_summary_by_hand():
     assert int8.communication_precision == "int8"
     assert "Reverb, update period 50**, int8 over fp32: both 2.00 × [2.00, 2.00]" in sentences.verdict(summary)
     plt.close(figures.ablation(summary))
+
+
+def test_what_int8_messages_gain_is_paired_by_round():
+    rows = block("fp32", "same", 1, 0.9, 0.1, 800) + block("fp32", "same", 2, 0.9, 0.1, 800)
+    rows += block("int8", "fp32", 1, 0.5, 0.1, 800) + block("int8", "fp32", 2, 1.6, 0.0, 800)
+    rows += block("int8", "same", 1, 0.5, 0.1, 200) + block("int8", "same", 2, 0.3, 0.1, 200)
+    summary = study.summarize(pd.DataFrame(rows))
+    # Ratios 1 and 4: logarithms 0 and 2 in units of log 2; mean 1, deviation 1.414, over the root of two 1.
+    gain = sentences.communication_gain(summary).iloc[0]
+    assert gain.gain == pytest.approx(2.0)
+    assert (gain.ci_low, gain.ci_high) == pytest.approx((2 ** (1 - 12.7062), 2 ** (1 + 12.7062)), rel=1e-4)
+    assert sentences.beside_paper(summary).ci_high.tolist() == [gain.ci_high]
+
+
+def test_one_round_has_no_interval_and_that_is_said():
+    rows = block("fp32", "same", 1, 0.9, 0.1, 800) + block("int8", "same", 1, 0.45, 0.05, 200)
+    summary = study.summarize(pd.DataFrame(rows))
+    assert "both 2.00 × (one round: no interval)" in sentences.verdict(summary)
+    assert "2.00 × (one round: no interval) over fp32/fp32" in sentences.key_figure(summary)
+    figure = figures.ablation(summary)
+    assert " 2.00× (one round: no interval), new: 50%" in [text.get_text() for text in figure.axes[0].texts]
+    plt.close(figure)
 
 
 def test_changed_share_counts_codes():

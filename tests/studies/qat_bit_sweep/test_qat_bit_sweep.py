@@ -55,11 +55,9 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     config, table = swept
     summary = study.summarize(table)
     assert tuple(summary.columns) == study.SUMMARY_COLUMNS
-    assert (
-        not summary.drop(columns=["training_time_ratio", "ratio_low", "ratio_high", "fewest_bits_without_loss"])
-        .isna()
-        .any(axis=None)
-    )
+    of_some = ["training_time_ratio", "ratio_low", "ratio_high", "fewest_bits_without_loss"]
+    of_some += ["over_ptq", "over_ptq_low", "over_ptq_high"]
+    assert not summary.drop(columns=of_some).isna().any(axis=None)
     assert (summary[summary.method == "fp32"].training_time_ratio == 1).all()
     for words in (sentences.verdict, sentences.against_ptq, sentences.cost, sentences.key_figure):
         assert "CartPole" in words(summary) or words is sentences.against_ptq
@@ -142,35 +140,62 @@ def episodes(method: str, bits: int, returns: list[list[float]], seconds: float)
     )
 
 
-def test_loss_is_judged_by_intervals_and_by_what_is_tolerated():
+def test_loss_is_judged_by_what_is_tolerated_and_differences_are_paired_by_seed():
     table = pd.concat(
         [
             episodes("fp32", 32, [[500, 500], [500, 500]], 10.0),
-            episodes("qat", 8, [[496, 496], [497, 497]], 14.0),  # below the interval, but by less than 1 %
+            episodes("qat", 8, [[496, 496], [497, 497]], 14.0),  # below fp32, but by less than 1 %
             episodes("qat", 4, [[450, 450], [470, 470]], 13.0),
-            episodes("qat", 3, [[100, 100], [600, 600]], 12.0),  # a wide interval reaches fp32's
+            episodes("qat", 3, [[100, 100], [600, 600]], 12.0),  # a wide interval holds 0 and excuses nothing
             episodes("ptq", 4, [[100, 120], [90, 80]], float("nan")),
         ]
     )
     summary = study.summarize(table, tolerated_loss=0.01).set_index(["method", "weight_bits"])
     assert summary.without_loss.to_dict() == {
-        ("fp32", 32): True, ("qat", 8): True, ("qat", 4): False, ("qat", 3): True, ("ptq", 4): False,
+        ("fp32", 32): True, ("qat", 8): True, ("qat", 4): False, ("qat", 3): False, ("ptq", 4): False,
     }  # fmt: skip
     qat4 = summary.loc[("qat", 4)]
     assert (qat4.mean_return, qat4.relative_error, qat4.training_time_ratio) == pytest.approx((460, 0.08, 1.3))
-    assert (qat4.ci_low, qat4.ci_high) == (450, 470)  # two seeds: the interval is their range
-    assert summary.loc[("qat", 8)].fewest_bits_without_loss == 3
+    # Two seeds of 450 and 470: deviation 14.14, over the root of two 10, times 12.706 (t of one degree of freedom).
+    assert (qat4.ci_low, qat4.ci_high) == pytest.approx((460 - 127.06, 460 + 127.06), abs=0.01)
+    assert qat4.paired_difference == -40
+    assert (qat4.paired_ci_low, qat4.paired_ci_high) == pytest.approx((-40 - 127.06, -40 + 127.06), abs=0.01)
+    # PTQ's seeds have 110 and 85: differences 340 and 385, mean 362.5, over the root of two 22.5.
+    assert qat4.over_ptq == 362.5
+    assert (qat4.over_ptq_low, qat4.over_ptq_high) == pytest.approx((362.5 - 285.9, 362.5 + 285.9), abs=0.1)
+    assert np.isnan(summary.loc[("qat", 8)].over_ptq)  # no PTQ at 8 bits
+    assert (qat4.ratio_low, qat4.ratio_high) == pytest.approx((1.3, 1.3))
+    assert summary.loc[("qat", 8)].fewest_bits_without_loss == 8
     assert np.isnan(summary.loc[("ptq", 4)].fewest_bits_without_loss)
     assert study.summarize(table, 0.1).set_index(["method", "weight_bits"]).without_loss[("qat", 4)]
     summary = summary.reset_index()
-    assert "QAT 3, PTQ at no width" in sentences.verdict(summary)
-    assert (
-        "wins 1 beyond both intervals (PPO CartPole-v1 4/4/4 (460 against 98)) and loses 0."
-        in sentences.against_ptq(summary)
-    )
+    assert "QAT 8, PTQ at no width" in sentences.verdict(summary)
+    assert "wins 1 (PPO CartPole-v1 4/4/4 (460 against 98)) and loses 0 beyond" in sentences.against_ptq(summary)
     assert sentences.key_figure(summary) == "PPO CartPole-v1 at 4 bits: QAT 460, PTQ 98"
     assert sentences.at_eight_bits(summary) == "Trained at 8 bits everywhere, 1 of 1 agents lose nothing."
     assert "1.20 to 1.40 times" in sentences.cost(summary)
+
+
+def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
+    table = pd.concat(
+        [
+            episodes("fp32", 32, [[500, 480]], 10.0),
+            episodes("qat", 8, [[400, 300]], 14.0),
+            episodes("ptq", 8, [[200, 100]], float("nan")),
+        ]
+    )
+    summary = study.summarize(table)
+    intervals = summary[["ci_low", "ci_high", "paired_ci_low", "ratio_low", "over_ptq_low"]]
+    assert intervals.isna().all(axis=None)
+    assert summary.paired_difference.tolist() == [0, -140, -340]
+    assert "at 8 bits (one seed: no interval)" in sentences.cost(summary)
+    assert "(350 (one seed: no interval))" in sentences.at_eight_bits(summary)
+    assert "wins 0 and loses 0 beyond" in sentences.against_ptq(summary)
+    assert "one seed: no interval" in sentences.against_ptq(summary)
+    (panel,) = figures.return_over_bits(summary).axes
+    assert not panel.collections  # no error bar
+    assert not panel.patches  # no band
+    assert not figures.training_time(summary).collections
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def test_ratios_are_paired(summary):
     assert "ours over the authors' at int8 5.00 × [5.00, 5.00]" in sentences.verdict(summary)
 
 
+def test_one_round_has_no_interval_and_that_is_said():
+    seconds = (0.1, 0.25, 0.05, 0.0, 0.0, 0.0002, 0.0)
+    rows = block("packed", "fp32", 1, seconds) + block("packed", "int8", 1, tuple(value / 2 for value in seconds))
+    summary = study.summarize(pd.DataFrame(rows))
+    assert summary.speedup.tolist() == pytest.approx([1.0, 2.0])
+    assert summary[["speedup_low", "speedup_high"]].isna().all(axis=None)
+    assert "int8 over fp32 in ours 2.00 × (one round: no interval)." in sentences.verdict(summary)
+
+
 def test_shares_add_up_and_stand_beside_the_papers_bars(summary):
     shares = sentences.shares(summary)
     totals = shares.groupby(["source", "update_period", "precision"]).share.sum()

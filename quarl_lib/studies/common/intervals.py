@@ -1,0 +1,31 @@
+"""Intervals in sentences and figures: in brackets, as error bars, as a band; where there is none, said or left out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+
+def brackets(low: float, high: float, pair: str = "round", digits: str = ".2f") -> str:
+    """Return "[1.20, 1.40]", or, as one pair has no interval, "(one round: no interval)"; `pair` may be "seed"."""
+    if math.isnan(low):
+        return f"(one {pair}: no interval)"
+    return f"[{low:{digits}}, {high:{digits}}]"
+
+
+def bars(estimate: pd.Series, low: pd.Series, high: pd.Series) -> NDArray[np.float64] | None:
+    """Return matplotlib's distances below and above [2, n], NaN where there is no interval, None if there is none."""
+    distances = np.stack([estimate - low, high - estimate]).astype(np.float64)
+    return None if np.isnan(distances).all() else distances
+
+
+def band(ax: Axes, low: float, high: float) -> bool:
+    """Shade a reference's interval across the axes; return False where there is none."""
+    if math.isnan(low):
+        return False
+    ax.axhspan(low, high, color="#BBBBBB", alpha=0.5, lw=0)
+    return True
