@@ -20,8 +20,9 @@ from quarl_lib.studies.common.checks import check_each_once
 
 SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
-    "bound_by", "slowdown", "speedup_over_one", "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high",
-    "actor_us", "learner_us", "cpu_us", "cores_used", "seconds_for_steps",
+    "bound_by", "slowdown", "speedup_over_one", "speedup_over_one_low", "speedup_over_one_high", "speedup_over_fp32",
+    "speedup_over_fp32_low", "speedup_over_fp32_high", "actor_us", "learner_us", "cpu_us", "cores_used",
+    "seconds_for_steps",
 )  # fmt: skip
 
 
@@ -201,7 +202,8 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
             actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores, slowdown=slowdown
         )
         predicted = max(sides.values())
-        interval, over_fp32 = geometric_mean(group.us_per_step), paired_ratio(fp32.us_per_step, group.us_per_step)
+        interval = geometric_mean(group.us_per_step)
+        over_one, over_fp32 = (paired_ratio(base.us_per_step, group.us_per_step) for base in (alone, fp32))
         rows.append(
             {
                 "precision": precision,
@@ -215,7 +217,9 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
                 "prediction_error": predicted / interval.estimate - 1,
                 "bound_by": slowest(sides),
                 "slowdown": slowdown,
-                "speedup_over_one": paired_ratio(alone.us_per_step, group.us_per_step).estimate,
+                "speedup_over_one": over_one.estimate,
+                "speedup_over_one_low": over_one.low,
+                "speedup_over_one_high": over_one.high,
                 "speedup_over_fp32": over_fp32.estimate,
                 "speedup_over_fp32_low": over_fp32.low,
                 "speedup_over_fp32_high": over_fp32.high,

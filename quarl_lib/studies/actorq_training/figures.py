@@ -72,8 +72,9 @@ def ratios(summary: pd.DataFrame) -> Figure:
         for y, row in enumerate(rows.itertuples()):
             color = PRECISION_COLORS[row.precision]
             ax.barh(y, getattr(row, name), color=color, alpha=0.75, height=0.6)
-            if name == "speedup" and row.speedup_low == row.speedup_low:
-                ax.plot([row.speedup_low, row.speedup_high], [y, y], color="black", lw=1.5)
+            ends = [getattr(row, f"{name}_low"), getattr(row, f"{name}_high")]
+            if np.isfinite(ends).all():
+                ax.plot(ends, [y, y], color="black", lw=1.5)
             if name == "co2_ratio":
                 ax.plot(row.co2_ratio_cpu, y, "|", color="black", ms=14, mew=2, label="CPU alone" if y == 0 else None)
             ax.plot(getattr(row, paper), y, "D", color=PAPER_GREY, mec="black", label="the paper" if y == 0 else None)

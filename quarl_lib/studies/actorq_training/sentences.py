@@ -55,6 +55,7 @@ def energy(summary: pd.DataFrame) -> str:
     for row in summary[(summary.precision != "fp32") & summary.co2_ratio.notna()].itertuples():
         parts.append(
             f"{row.task} {row.precision}: fp32 emitted {row.co2_ratio:.2f} x as much "
+            f"{brackets(row.co2_ratio_low, row.co2_ratio_high, 'seed')} "
             f"({row.co2_ratio_cpu:.2f} x counting the CPU alone) and took {row.time_ratio:.2f} x as long."
         )
     return " ".join(parts)
@@ -65,17 +66,16 @@ def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row in summary[summary.paper_seconds.notna()].itertuples():
         figures = [
-            ("best return", row.paper_return, row.best_return),
-            ("seconds", row.paper_seconds, row.seconds_to_threshold),
+            ("best return", row.paper_return, row.best_return, np.nan, np.nan),
+            ("seconds", row.paper_seconds, row.seconds_to_threshold, np.nan, np.nan),
         ]
         if row.precision != "fp32":
             figures += [
-                ("speedup over fp32", row.paper_speedup, row.speedup),
-                ("CO2 ratio", row.paper_co2_ratio, row.co2_ratio),
+                ("speedup over fp32", row.paper_speedup, row.speedup, row.speedup_low, row.speedup_high),
+                ("CO2 ratio", row.paper_co2_ratio, row.co2_ratio, row.co2_ratio_low, row.co2_ratio_high),
             ]
-        for name, paper, ours in figures:
-            interval = (row.speedup_low, row.speedup_high) if name.startswith("speedup") else (np.nan, np.nan)
-            rows.append(("Table 4", f"{row.task} {row.precision}: {name}", paper, ours, *interval, SETTING))
+        for name, *values in figures:
+            rows.append(("Table 4", f"{row.task} {row.precision}: {name}", *values, SETTING))
     return pd.DataFrame(rows, columns=["item", "what", "paper", "ours", "ci_low", "ci_high", "setting"])
 
 

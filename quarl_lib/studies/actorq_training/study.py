@@ -13,7 +13,7 @@ import pandas as pd
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
 from quarl_lib.envs import control
-from quarl_lib.metrics import paired_ratio
+from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
@@ -22,7 +22,7 @@ from quarl_lib.studies.common.checks import check_each_once
 SUMMARY_COLUMNS = (
     "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
-    "co2_ratio", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy", "actor_busy", "actor_us_per_step",
+    "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy", "actor_busy", "actor_us_per_step",
     "speedup_if_actor_bound", "paper_return", "paper_seconds", "paper_speedup", "paper_co2_ratio",
 )  # fmt: skip
 PARTS_OF_A_RUN = 100  # steps of progress per run
@@ -182,7 +182,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
 
     Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
     to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
-    fp32 over this precision; `speedup` has its 95 % interval (NaN for one seed). Energy is CPU and
+    fp32 over this precision; `speedup` and `co2_ratio` have their 95 % intervals (NaN for one seed). Energy is CPU and
     RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
     """
     runs = training_runs.reduce(table)
@@ -193,6 +193,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         pairs = reached.merge(fp32[fp32.seconds.notna()], on="seed", suffixes=("", "_fp32"))
         everywhere = group.merge(fp32, on="seed", suffixes=("", "_fp32"))
         faster = paired_ratio(pairs.seconds_fp32, pairs.seconds)
+        cleaner = _energy_ratio(pairs, "energy_kwh")
         rows.append(
             {
                 "task": task,
@@ -208,8 +209,8 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "energy_kwh": reached.energy_kwh.median(),
                 "emissions_kg": reached.emissions_kg.median(),
                 "energy_source": group.energy_source.iloc[0],
-                "co2_ratio": _energy_ratio(pairs, "energy_kwh"),
-                "co2_ratio_cpu": _energy_ratio(pairs, "cpu_energy_kwh"),
+                **dict(zip(("co2_ratio", "co2_ratio_low", "co2_ratio_high"), cleaner, strict=True)),
+                "co2_ratio_cpu": _energy_ratio(pairs, "cpu_energy_kwh").estimate,
                 "time_ratio": faster.estimate,
                 "learner_busy": group.learner_busy.median(),
                 "actor_busy": group.actor_busy.median(),
@@ -224,10 +225,10 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
 
 
-def _energy_ratio(pairs: pd.DataFrame, name: str) -> float:
+def _energy_ratio(pairs: pd.DataFrame, name: str) -> Interval:
     # A run that passed its threshold before the meter's second reading has no energy yet.
     known = pairs[(pairs[name] > 0) & (pairs[f"{name}_fp32"] > 0)]
-    return paired_ratio(known[f"{name}_fp32"], known[name]).estimate
+    return paired_ratio(known[f"{name}_fp32"], known[name])
 
 
 def _paper(task: str, precision: str) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from quarl_lib.studies.common.intervals import brackets
@@ -63,12 +65,13 @@ def load_verdict(summary: pd.DataFrame) -> str:
     period = int(summary.update_period.min())
     theirs, ours = (cell(summary, design, period, "int8") for design in ("authors", "packed"))
     text = f"The stages hold {summary.accounted.min():.1%} of the measured time or more; the rest is `other`."
-    if theirs is None or ours is None:
+    if theirs is None or ours is None or math.isnan(ours.load_over_authors):
         return text
+    interval = brackets(ours.load_over_authors_low, ours.load_over_authors_high, digits=".0f")
     return (
         f"Loading a new int8 policy takes {theirs.load_ms:.3g} ms in `load_state_dict`, which repacks it, and "
-        f"{1000 * ours.load_ms:.3g} µs of the packed buffer where it lies, 1/{theirs.load_ms / ours.load_ms:.0f} of "
-        f"it. {text}"
+        f"{1000 * ours.load_ms:.3g} µs of the packed buffer where it lies, 1/{ours.load_over_authors:.0f} {interval} "
+        f"of it. {text}"
     )
 
 

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import DESIGNS, Setup
 from quarl_lib.actorq.bench.throughput_parts import STAGES
 from quarl_lib.envs import control
+from quarl_lib.metrics import paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_blocks, in_order, paired_speedup
 from quarl_lib.studies.common.checks import check_each_once
 
+LOAD_OVER_AUTHORS = ("load_over_authors", "load_over_authors_low", "load_over_authors_high")
 SUMMARY_COLUMNS = (
     "design", "update_period", "precision", "rounds", "seconds_per_1000_steps", *(f"{stage}_s" for stage in STAGES),
     "accounted", "load_ms", "payload_bytes", "speedup", "speedup_low", "speedup_high",
     "over_authors", "over_authors_low", "over_authors_high",
+    *LOAD_OVER_AUTHORS,
 )  # fmt: skip
 AUTHORS_PRECISIONS = ("fp32", "fp16", "int8")  # what torch.ao runs
 COMPONENTS = {
@@ -140,7 +144,8 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
 
     The stages sum to `seconds_per_1000_steps`, `other_s` included; `accounted` is the share of all but `other`.
     `speedup` is over fp32 of the same design and period, `over_authors` over the authors' recipe at the same
-    precision and period; both paired by round, with 95 % intervals.
+    precision and period, `load_over_authors` the same of the time to load a message; all paired by round, with 95 %
+    intervals.
     """
     groups = by_setup(blocks(table))
     named = {(key[0], key[2], key[3]): group for key, group in groups.items()}
@@ -153,6 +158,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         over_fp32 = paired_speedup(named[design, period, "fp32"], group)
         theirs = named.get(("authors", period, precision)) if design == "packed" else None
         over_authors = (np.nan,) * 3 if theirs is None else paired_speedup(theirs, group)
+        faster_load = (np.nan,) * 3 if theirs is None else paired_ratio(*_loads(theirs, group))
         rows.append(
             {
                 "design": design,
@@ -166,10 +172,17 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "payload_bytes": group[group.messages > 0].payload_bytes.median(),
                 **dict(zip(("speedup", "speedup_low", "speedup_high"), over_fp32, strict=True)),
                 **dict(zip(("over_authors", "over_authors_low", "over_authors_high"), over_authors, strict=True)),
+                **dict(zip(LOAD_OVER_AUTHORS, faster_load, strict=True)),
             }
         )
     summary = pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
     return in_order(summary, {"design": True, "update_period": True, "precision": True})
+
+
+def _loads(*sides: pd.DataFrame) -> NDArray[np.float64]:
+    """Return each side's seconds to load a message [sides, rounds], of the rounds in which both had one."""
+    seconds = np.stack([(side.load_weights / side.messages.where(side.messages > 0)).to_numpy() for side in sides])
+    return seconds[:, (seconds > 0).all(axis=0)]
 
 
 def system(table: pd.DataFrame) -> pd.DataFrame:

@@ -102,7 +102,10 @@ def test_words_figures_and_projection(summary):
     assert cells.loc[(16, "int8"), "steps_per_s"] == pytest.approx(1e4)
     assert cells.bound_by.tolist() == ["actors", "actors", "learner", "learner"]
     assert set(projected.kind) == {"projection"}
-    assert "2 actors take a step every 212 µs, 2.00 × one actor" in sentences.verdict(summary)
+    assert (
+        "2 actors take a step every 212 µs, 2.00 × [2.00, 2.00] one actor's pace, 3.33 × [3.33, 3.33] as many steps"
+        in sentences.verdict(summary)
+    )
     assert "from 16 cores on the learner binds" in sentences.projection_verdict(projected)
     said = sentences.model_verdict(summary)
     assert (

@@ -137,6 +137,8 @@ def test_speedup_is_paired_by_seed():
         (2 ** (0.5 - 0.5 * 12.7062), 2 ** (0.5 + 0.5 * 12.7062)), rel=1e-4
     )
     assert int8.speedup_if_actor_bound == pytest.approx((4 * 8) ** 0.5)
+    assert (int8.co2_ratio, int8.co2_ratio_low) == pytest.approx((int8.speedup, int8.speedup_low))  # constant power
+    assert "1.41 x as much [0.02, 115.61]" in sentences.energy(summary)
     assert "]: no difference is shown." in sentences.verdict(summary)
 
 

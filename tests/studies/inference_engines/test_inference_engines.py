@@ -76,10 +76,24 @@ def test_ratios_follow_from_the_rounds(table, summary):
     assert (summary.us_min <= summary.us_median).all()
     assert (summary.ratio_ci_low <= summary.ratio_to_torch_fp32).all()
     assert (summary.ratio_to_torch_fp32 <= summary.ratio_ci_high).all()
+    torch = summary[(summary.policy == row.policy) & (summary.backend == "torch") & (summary.precision == "fp32")].iloc[
+        0
+    ]
+    assert row.load_ratio == pytest.approx(row.load_ms / torch.load_ms)  # one repeat
+    assert np.isnan(row.load_ratio_low)
     fp32 = summary[summary.precision == "fp32"]
     assert (fp32.groupby(["policy", "regime"]).ratio_to_best_fp32.max() == 1.0).all()
     best = fp32.groupby(["policy", "regime"]).ratio_to_torch_fp32.max()
     assert row.ratio_to_best_fp32 == pytest.approx(row.ratio_to_torch_fp32 / best[row.policy, row.regime])
+
+
+def test_one_round_has_no_interval_and_that_is_said_and_drawn(config, table):
+    summary = study.summarize(table[(table.regime == "") | (table["round"] == 0)])
+    assert summary[["ratio_ci_low", "ratio_ci_high"]].isna().all(axis=None)
+    assert "x torch fp32 (one round: no interval)" in sentences.key_figure(summary)
+    ax = figures.speed_against_error(summary, config.policies[0])
+    assert not ax.collections
+    matplotlib.pyplot.close(ax.figure)
 
 
 def test_errors_and_messages_are_those_of_the_precision(summary):
@@ -113,7 +127,7 @@ def test_sentences_and_small_tables_come_from_the_summary(config, summary):
     row = paper.loc["computation heavy, int8 by torch: inference speed over fp32"]
     assert row.paper == pytest.approx(10.7 / 5.4)
     ours = sentences.rows_of(summary, config.policies[0], "torch", "int8").iloc[0]
-    assert row.ours == ours.ratio_to_torch_fp32
+    assert (row.ours, row.ci_low) == (ours.ratio_to_torch_fp32, ours.ratio_ci_low)
     assert paper.loc["communication heavy, int8 by torch: time to load weights over fp32's"].ours > 0
     ratios = sentences.ratios(summary).set_index(["policy", "backend"])
     assert ratios.loc[(config.policies[0], "torch"), "int8"] == ours.ratio_to_torch_fp32

@@ -88,6 +88,19 @@ def test_intervals_hold_their_estimates(summary):
     assert (summary.relative_error <= summary.relative_error_high).all()
 
 
+def test_differences_are_paired_by_episode_seed_by_hand(table):
+    cell = table[(table.agent == "ppo/CartPole-v1") & table.precision.isin(["fp32", "fp16"])].copy()
+    cell.loc[cell.precision == "fp32", "episode_return"] = [400.0, 200.0, 300.0]
+    cell.loc[cell.precision == "fp16", "episode_return"] = [401.0, 202.0, 303.0]
+    fp16 = study.summarize(cell).set_index("precision").loc["fp16"]
+    # Differences 1, 2, 3: mean 2, deviation 1, t of two degrees of freedom 4.3027.
+    half = 4.3026527 / 3**0.5
+    assert (fp16.paired_difference, fp16.paired_ci_low, fp16.paired_ci_high) == pytest.approx((2, 2 - half, 2 + half))
+    assert (fp16.relative_error_low, fp16.relative_error_high) == pytest.approx((-(2 + half) / 300, -(2 - half) / 300))
+    assert (fp16.mean_return, fp16.ci_high - 302) == pytest.approx((302, half * 99.5038), rel=1e-4)
+    assert not fp16.differs
+
+
 def test_two_bits_break_ddpg_and_the_words_say_so(summary):
     row = summary.query("agent == 'ddpg/Pendulum-v1' and precision == 'int2' and quantizer == 'paper'").iloc[0]
     assert row.differs

@@ -56,7 +56,7 @@ def test_ratios_are_paired(summary):
     assert rows.loc[("packed", "int8"), "over_authors"] == pytest.approx(5.0)
     assert np.isnan(rows.loc[("authors", "int8"), "over_authors"])
     assert rows.loc[("authors", "int8"), "load_ms"] == pytest.approx(30.0)  # 0.12 s in 4 messages
-    assert "1/200 of it" in sentences.load_verdict(summary)
+    assert "1/200 [200, 200] of it" in sentences.load_verdict(summary)
     assert "ours over the authors' at int8 5.00 × [5.00, 5.00]" in sentences.verdict(summary)
 
 
