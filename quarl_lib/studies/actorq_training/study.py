@@ -22,8 +22,9 @@ from quarl_lib.studies.common.checks import check_each_once
 SUMMARY_COLUMNS = (
     "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
-    "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy", "actor_busy", "actor_us_per_step",
-    "speedup_if_actor_bound", "paper_return", "paper_seconds", "paper_speedup", "paper_co2_ratio",
+    "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
+    "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "paper_return", "paper_seconds", "paper_speedup",
+    "paper_co2_ratio",
 )  # fmt: skip
 PARTS_OF_A_RUN = 100  # steps of progress per run
 
