@@ -60,6 +60,9 @@ def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_xscale("log", base=2)
     ax.set_xticks(bits, [str(b) for b in bits])
     ax.minorticks_off()
+    # An interval of two seeds can reach far beyond any return; it may run out of the picture, the means may not.
+    margin = 0.15 * (rows.mean_return.max() - rows.mean_return.min()) or 1.0
+    ax.set_ylim(rows.mean_return.min() - margin, rows.mean_return.max() + margin)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     return ax
 

@@ -66,6 +66,10 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     assert panel.get_title() == "CartPole-v1, A2C"
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
     assert len(figures.weight_levels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
+    low, high = panel.get_ylim()  # intervals of two seeds may run out of the picture, means may not
+    reach = summary.mean_return.max() - summary.mean_return.min()
+    assert low < summary.mean_return.min() <= summary.mean_return.max() < high
+    assert high - low == pytest.approx(1.3 * reach)
     assert figures.training_time(summary).get_xlabel().endswith("(← better)")
 
 
