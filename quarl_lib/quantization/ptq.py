@@ -24,7 +24,7 @@ OBSERVATIONS = ("none", "per_feature", "per_tensor")
 def quantize_policy(
     policy: Policy,
     precision: str,
-    quantizer: str = "paper",
+    quantizer: str | None = "paper",
     per_channel: bool = False,
     observation: str = "none",
     calibration: Tensor | None = None,
@@ -34,12 +34,13 @@ def quantize_policy(
     Linear and Conv2d layers are quantized wherever they stand. `calibration` holds observations [n, ...] of a rollout
     that set the range of every layer's input; without it, or at fp32, activations stay as they are. `observation` says
     how the first layer's input is treated: left alone, one range a feature (axis 1), or one range for all.
-    `per_channel` quantizes the weights of linear layers per output channel too.
+    `per_channel` quantizes the weights of linear layers per output channel too. fp32 and fp16 need no `quantizer`.
 
     Raises:
         ValueError: an option is unknown, or weights or activations are NaN, infinite or beyond fp16; names the layer.
     """
-    num_bits, chosen = precision_bits(precision), quantizer_named(quantizer)
+    num_bits = precision_bits(precision)
+    chosen = None if num_bits is None else quantizer_named(quantizer)
     if observation not in OBSERVATIONS:
         raise ValueError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
     quantized = copy.deepcopy(policy).eval().requires_grad_(False)
@@ -48,7 +49,7 @@ def quantize_policy(
     layers = {name: module for name, module in quantized.named_modules() if isinstance(module, LAYERS)}
     inputs = {} if calibration is None else observe_inputs(quantized, layers, calibration)
     for name, layer in layers.items():
-        if num_bits is None:
+        if num_bits is None or chosen is None:
             weight = cast_fp16(layer.weight, f"{name}.weight")
         else:
             by_channel = per_channel or isinstance(layer, nn.Conv2d)
@@ -57,7 +58,9 @@ def quantize_policy(
     for name, seen in inputs.items():
         kind = observation if seen.is_observation else "per_tensor"
         if kind != "none":
-            hook = _RoundInput(name) if num_bits is None else _input_hook(seen, num_bits, chosen, kind)
+            hook = (
+                _RoundInput(name) if num_bits is None or chosen is None else _input_hook(seen, num_bits, chosen, kind)
+            )
             layers[name].register_forward_pre_hook(hook)
         if num_bits is None:
             layers[name].register_forward_hook(_RoundOutput(name))

@@ -40,13 +40,13 @@ QUANTIZERS = {
 }
 
 
-def quantizer_named(name: str) -> Quantizer:
+def quantizer_named(name: str | None) -> Quantizer:
     """Return the quantizer of a name.
 
     Raises:
         ValueError: there is none of that name.
     """
-    if name not in QUANTIZERS:
+    if name is None or name not in QUANTIZERS:
         raise ValueError(f"quantizer={name!r}: choose one of {', '.join(QUANTIZERS)}")
     return QUANTIZERS[name]
 

@@ -97,7 +97,7 @@ def test_error_falls_with_every_bit_more():
 
 def test_fp16_rounds_weights_inputs_and_outputs_but_not_biases():
     policy, states = make_mlp(), observations()
-    quantized = quantize_policy(policy, "fp16", calibration=states)
+    quantized = quantize_policy(policy, "fp16", None, calibration=states)
     assert torch.equal(quantized[0].weight, policy[0].weight.half().float())
     assert torch.equal(quantized[0].bias, policy[0].bias)
     output = quantized(states)
@@ -212,6 +212,7 @@ def test_errors_name_the_layer():
     [
         ({"precision": "int1"}, "precision='int1'"),
         ({"precision": "int8", "quantizer": "papr"}, "quantizer='papr'"),
+        ({"precision": "int8", "quantizer": None}, "quantizer=None"),
         ({"precision": "int8", "observation": "feature"}, "observation='feature'"),
         ({"precision": "int8", "calibration": torch.empty(0, 4)}, "calibration of shape"),
     ],

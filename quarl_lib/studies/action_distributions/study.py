@@ -13,7 +13,7 @@ from quarl_lib.quantization.ptq import OBSERVATIONS, quantize_policy
 from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.sb3 import AgentFile
-from quarl_lib.studies.common.agents import choose_agents
+from quarl_lib.studies.common.agents import Failure, choose_agents
 from quarl_lib.studies.common.observed import in_batches, prepare
 from quarl_lib.studies.common.pool import map_tasks
 
@@ -84,7 +84,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     The states are those of an fp32 rollout; actions are deterministic. An agent that cannot be loaded, or a policy that
     cannot be quantized, is one row with the reason in `error`.
     """
-    loaded, failures = choose_agents(
+    files, failures = choose_agents(
         config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
     )
     tasks = [
@@ -92,9 +92,10 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
             file, tuple(config.precisions), config.quantizer, config.observation_quantization, config.per_channel,
             config.steps, config.calibration_steps, config.seed,
         )
-        for file, _ in loaded
+        for file in files
     ]  # fmt: skip
     tables = map_tasks(act_side_by_side, tasks, config.workers, progress, lambda task: task.file.name)
+    tables.sort(key=lambda table: bool((table.precision == "none").all()))  # agents refused come last
     table = pd.concat([*tables, pd.DataFrame([failure.row() for failure in failures])], ignore_index=True)
     return table.reindex(columns=list(TABLE_COLUMNS)).fillna({"error": ""})
 
@@ -102,21 +103,25 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 @torch.no_grad()
 def act_side_by_side(task: Task) -> pd.DataFrame:
     """Return fp32's and every other policy's actions on the same states of one agent."""
-    agent, calibration, states = prepare(task.file, task.calibration_steps, task.steps, task.seed)
+    observed = prepare(task.file, task.calibration_steps, task.steps, task.seed)
+    if isinstance(observed, Failure):
+        return pd.DataFrame([observed.row()])
+    agent, calibration, states = observed
     policy = agent.policy
     reference = policy.actions(in_batches(policy, states)).reshape(len(states), -1)
     dimensions = reference.shape[1]
     tables = []
     for precision in task.precisions:
+        quantizer = None if precision == "fp16" else task.quantizer
         columns = {
             "algorithm": agent.algorithm,
             "env_id": agent.env_id,
             "agent": agent.name,
             "precision": precision,
-            "quantizer": "cast" if precision == "fp16" else task.quantizer,
+            "quantizer": quantizer or "cast",
         }
         try:
-            other = quantize_policy(policy, precision, task.quantizer, task.per_channel, task.observation, calibration)
+            other = quantize_policy(policy, precision, quantizer, task.per_channel, task.observation, calibration)
             actions = other.actions(in_batches(other, states)).reshape(len(states), -1)
         except ValueError as error:
             tables.append(pd.DataFrame([{**columns, "error": str(error)}]))

@@ -1,4 +1,4 @@
-"""The agents of a study: which are asked for, which can be loaded or trained, and why the others cannot."""
+"""The agents of a study: which are asked for, and why one cannot be trained or loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarl_lib.results import PROJECT, Progress, no_progress
-from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, AgentError, AgentFile, find_agents, load_agent
+from quarl_lib.sb3 import SHIPPED_AGENTS, AgentFile, find_agents
 from quarl_lib.sb3.recipes import SHIPPED
 
 RETRAINED_AGENTS = PROJECT / "outputs" / "agents"
@@ -30,6 +30,7 @@ class Failure:
             "agent": self.name,
             "precision": "none",
             "quantizer": "none",
+            "observation": "none",
             "error": self.reason,
         }
 
@@ -41,9 +42,10 @@ def choose_agents(
     retrain: bool = False,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> tuple[list[tuple[AgentFile, Agent]], list[Failure]]:
-    """Load the agents of a folder ("": those in the package), filtered by name; an empty filter lets all pass.
+) -> tuple[list[AgentFile], list[Failure]]:
+    """List the agents of a folder ("": those in the package), filtered by name; an empty filter lets all pass.
 
+    Nothing is loaded here: whoever measures an agent does so, and `observed.prepare` has the reason if that fails.
     `retrain` first trains by recipe into the folder ("": outputs/agents), keeping agents that stand there finished:
     every recipe of the algorithms and environments named, or those of the agents in the package.
 
@@ -64,13 +66,7 @@ def choose_agents(
         raise ValueError(
             f"algorithms={list(algorithms)} and env_ids={list(env_ids)} leave no agent of {folder}; it has {known}"
         )
-    loaded = []
-    for file in files:
-        try:
-            loaded.append((file, load_agent(file)))
-        except AgentError as error:
-            failures.append(Failure(file.algorithm, file.env_id, file.name, str(error)))
-    return loaded, failures
+    return files, failures
 
 
 def _train(

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
-from quarl_lib.sb3 import Agent, AgentFile, load_agent, rollout
+from quarl_lib.sb3 import Agent, AgentError, AgentFile, load_agent, rollout
+from quarl_lib.studies.common.agents import Failure
 
 # Ranges are set, and divergences measured, on episodes that none of the evaluated ones repeats.
 CALIBRATION_SEED, STATES_SEED = 10_000_000, 20_000_000
 BATCH = 500
 
 
+class Observed(NamedTuple):
+    """A loaded agent, normalised observations [n, ...] to calibrate on, and others [m, ...] to compare policies on."""
+
+    agent: Agent
+    calibration: torch.Tensor
+    states: torch.Tensor
+
+
 @lru_cache(maxsize=1)  # the frames of one Atari agent fill half a gigabyte
-def prepare(
-    file: AgentFile, calibration_steps: int, states: int, seed: int
-) -> tuple[Agent, torch.Tensor, torch.Tensor]:
-    """Load an agent with the observations that calibrate it and, apart from them, the states to compare policies on."""
-    agent = load_agent(file)
+def prepare(file: AgentFile, calibration_steps: int, states: int, seed: int) -> Observed | Failure:
+    """Load an agent and let it play for its observations, once for all cells of it that a process measures in a row.
+
+    An agent that cannot be loaded is a Failure with the reason.
+    """
+    try:
+        agent = load_agent(file)
+    except AgentError as error:
+        return Failure(file.algorithm, file.env_id, file.name, str(error))
     calibration = rollout(agent, agent.policy, calibration_steps, CALIBRATION_SEED + seed)
     compared = rollout(agent, agent.policy, states, STATES_SEED + seed)
-    return agent, torch.from_numpy(calibration), torch.from_numpy(compared)
+    return Observed(agent, torch.from_numpy(calibration), torch.from_numpy(compared))
 
 
 @torch.no_grad()

@@ -12,7 +12,10 @@ import torch
 from quarl_lib import metrics
 from quarl_lib.quantization.ptq import quantize_policy
 from quarl_lib.sb3 import ActingPolicy, AgentFile, evaluate
+from quarl_lib.studies.common.agents import Failure
 from quarl_lib.studies.common.observed import in_batches, prepare
+
+UNQUANTIZED = {"fp32": "none", "fp16": "cast"}  # what tables say where no quantizer is called
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Cell:
 
     file: AgentFile
     precision: str
-    quantizer: str
+    quantizer: str | None  # None at fp32 and fp16
     observation: str
     per_channel: bool
     episodes: int
@@ -33,38 +36,42 @@ class Cell:
     @property
     def name(self) -> str:
         """What progress says, e.g. `ppo/CartPole-v1 int8 paper`."""
-        return f"{self.file.name} {self.precision} {self.quantizer}"
+        return f"{self.file.name} {self.precision} {self.label}"
+
+    @property
+    def label(self) -> str:
+        """What tables say in the column `quantizer`."""
+        return self.quantizer or UNQUANTIZED[self.precision]
 
 
 def measure(cell: Cell) -> pd.DataFrame:
     """Return one row per episode; what holds for the whole cell (divergence, agreement) stands in each of them.
 
-    A policy that cannot be quantized so (fp16 overflow, NaN weights) is one row with the reason in `error`.
+    A policy that cannot be quantized so (fp16 overflow, NaN weights) is one row with the reason in `error`, an agent
+    that cannot be loaded one row of precision "none".
     """
-    agent, calibration, states = prepare(cell.file, cell.calibration_steps, cell.kl_states, cell.seed)
+    observed = prepare(cell.file, cell.calibration_steps, cell.kl_states, cell.seed)
+    if isinstance(observed, Failure):
+        return pd.DataFrame([observed.row()])
+    agent, calibration, states = observed
     columns = {
         "algorithm": agent.algorithm,
         "env_id": agent.env_id,
         "agent": agent.name,
         "precision": cell.precision,
-        "quantizer": cell.quantizer,
+        "quantizer": cell.label,
         "observation": cell.observation,
         "warning": agent.warning,
     }
     try:
         policy = quantize_policy(
-            agent.policy, cell.precision, quantizer_of(cell), cell.per_channel, cell.observation, calibration
+            agent.policy, cell.precision, cell.quantizer, cell.per_channel, cell.observation, calibration
         )
         distances = compare(agent.policy, policy, states, cell.deterministic_std)
         table = evaluate(agent, policy, cell.episodes, cell.seed)
     except ValueError as error:
         return pd.DataFrame([{**columns, "error": str(error)}])
     return table.assign(**columns, **distances, error="")
-
-
-def quantizer_of(cell: Cell) -> str:
-    """Return the quantizer to call; fp32 and fp16 name none and any will do."""
-    return "paper" if cell.precision in ("fp32", "fp16") else cell.quantizer
 
 
 @torch.no_grad()

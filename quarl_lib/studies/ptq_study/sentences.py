@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_lib.studies.ptq_study.cells import UNQUANTIZED
+
 LARGE = 0.01
-UNQUANTIZED = ["none", "cast"]
 
 
 def verdict(summary: pd.DataFrame, confidence: float = 0.95) -> str:
@@ -43,13 +44,13 @@ def overview(summary: pd.DataFrame, quantizer: str, observation: str = "none") -
 
 def quantizer_verdict(summary: pd.DataFrame) -> str:
     """Say per quantizer, under the first treatment of the observation, how many bits agents need."""
-    integers = summary[~summary.quantizer.isin(UNQUANTIZED)]
+    integers = summary[~summary.quantizer.isin(UNQUANTIZED.values())]
     return _fewest_bits(integers[integers.observation.isin(integers.observation.head(1))], "quantizer")
 
 
 def observation_verdict(summary: pd.DataFrame) -> str:
     """Say per treatment of the observation, under the first quantizer, how many bits agents need."""
-    integers = summary[~summary.quantizer.isin(UNQUANTIZED)]
+    integers = summary[~summary.quantizer.isin(UNQUANTIZED.values())]
     return _fewest_bits(integers[integers.quantizer.isin(integers.quantizer.head(1))], "observation")
 
 
@@ -97,7 +98,7 @@ def beside_paper(summary: pd.DataFrame, agents: str, observation: str = "none") 
 
 
 def _cells_of(summary: pd.DataFrame, quantizer: str, observation: str) -> pd.DataFrame:
-    rows = summary[(summary.error == "") & summary.quantizer.isin([*UNQUANTIZED, quantizer])]
+    rows = summary[(summary.error == "") & summary.quantizer.isin([*UNQUANTIZED.values(), quantizer])]
     return rows[(rows.precision == "fp32") | (rows.observation == observation)]
 
 

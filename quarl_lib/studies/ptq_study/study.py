@@ -73,19 +73,19 @@ class Config:
             raise ValueError(f"precisions={self.precisions}: add fp32, to which every other one is compared")
 
 
-def cells_of(config: Config) -> list[tuple[str, str, str]]:
+def cells_of(config: Config) -> list[tuple[str, str | None, str]]:
     """Return (precision, quantizer, observation) of every cell of one agent.
 
     fp32 knows neither quantizer nor treatment, fp16 no quantizer; the treatments after the first are measured under the
     first quantizer only.
     """
     quantizers, treatments = config.quantizers, config.observation_quantization
-    cells = []
+    cells: list[tuple[str, str | None, str]] = []
     for precision in config.precisions:
         if precision == "fp32":
-            cells.append((precision, "none", "none"))
+            cells.append((precision, None, "none"))
         elif precision == "fp16":
-            cells.append((precision, "cast", treatments[0]))
+            cells.append((precision, None, treatments[0]))
         else:
             cells += [(precision, quantizer, treatments[0]) for quantizer in quantizers]
             cells += [(precision, quantizers[0], treatment) for treatment in treatments[1:]]
@@ -97,7 +97,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
     An agent that cannot be loaded is one row of precision "none" with the reason in `error`.
     """
-    loaded, failures = choose_agents(
+    files, failures = choose_agents(
         config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
     )
     tasks = [
@@ -105,12 +105,14 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
             file, *cell, config.per_channel, config.episodes, config.calibration_steps, config.kl_states,
             config.deterministic_std, config.seed,
         )
-        for file, _ in loaded
+        for file in files
         for cell in cells_of(config)
     ]  # fmt: skip
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name)
-    reasons = pd.DataFrame([failure.row() | {"observation": "none"} for failure in failures])
-    table = pd.concat([*tables, reasons], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
+    refused = {task.file: table for task, table in zip(tasks, tables, strict=True) if (table.precision == "none").all()}
+    measured = [table for task, table in zip(tasks, tables, strict=True) if task.file not in refused]
+    untrained = pd.DataFrame([failure.row() for failure in failures])
+    table = pd.concat([*measured, *refused.values(), untrained], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
     return table.fillna({"error": "", "warning": "", "kl_kind": ""})
 
 

@@ -14,8 +14,9 @@ import torch
 from matplotlib import pyplot as plt
 from torch import nn
 
-from quarl_lib.sb3 import SHIPPED_AGENTS, ActingPolicy
+from quarl_lib.sb3 import SHIPPED_AGENTS, ActingPolicy, load_agent
 from quarl_lib.sb3.policy import ConstantSpread, StateDependentSpread
+from quarl_lib.studies.common import observed
 from quarl_lib.studies.ptq_study import figures, paper_table2, sentences, study
 from quarl_lib.studies.ptq_study.cells import compare
 
@@ -184,6 +185,21 @@ def test_an_archive_that_cannot_be_loaded_is_a_row_with_the_reason(tmp_path):
         plt.close(drawn)
     assert "Nothing was quantized" in sentences.verdict(alone)
     assert sentences.key_figure(alone) == "0 agents, no int8 cell"
+
+
+def test_every_agent_is_loaded_once_broken_ones_too(tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(observed, "load_agent", lambda file: loaded.append(file.name) or load_agent(file))
+    observed.prepare.cache_clear()
+    for name in ("PPO", "DQN"):
+        shutil.copytree(SHIPPED_AGENTS / name.lower() / "CartPole-v1", tmp_path / name.lower() / "CartPole-v1")
+    (tmp_path / "a2c" / "CartPole-v1").mkdir(parents=True)
+    (tmp_path / "a2c" / "CartPole-v1" / "CartPole-v1.zip").write_bytes(b"no archive")
+    config = study.Config(agents_dir=str(tmp_path), precisions=["fp32", "fp16", "int8"], **TINY)
+    table = study.run(config)
+    assert loaded == ["a2c/CartPole-v1", "dqn/CartPole-v1", "ppo/CartPole-v1"]
+    assert table[table.precision == "none"].agent.tolist() == ["a2c/CartPole-v1"]
+    assert table.iloc[-1].agent == "a2c/CartPole-v1"  # measured agents first
 
 
 def test_observations_are_a_treatment_of_their_own():
