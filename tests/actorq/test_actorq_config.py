@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from quarl_lib.actorq.config import PAPER_TASKS, Config, paper_config
+from quarl_lib.actorq.config import Config
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,3 @@ def test_any_process_can_unpickle_it():
     assert config.replace(seed=8).seed == 8
     with pytest.raises(ValueError, match="num_atoms"):
         config.replace(num_atoms=0)
-
-
-@pytest.mark.parametrize("row", PAPER_TASKS, ids=lambda row: row.task)
-def test_papers_setting(row):
-    config = paper_config(row.task, precision="int8")
-    assert (config.actor_steps, config.update_period) == (row.actor_steps, row.update_period)
-    assert (config.policy_hidden, config.critic_hidden) == ((2048,) * 3, (512,) * 3)
-    assert (config.batch_size, config.samples_per_insert, config.n_step, config.sigma_max) == (256, 16.0, 5, 0.2)
-    assert row.fp32_seconds / row.int8_seconds == pytest.approx(row.speedup, abs=0.02)
-
-
-def test_other_tasks_have_no_paper_setting():
-    with pytest.raises(ValueError, match="Table 3"):
-        paper_config("dm_control:acrobot:swingup")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from paper_settings import paper_options
 
-from quarl_lib.actorq.config import PAPER_TASKS, paper_config
+from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 
 pytestmark = pytest.mark.slow
 STEPS = 500
@@ -15,8 +16,8 @@ STEPS = 500
 def test_500_actor_steps_of_each_task(row, tmp_path):
     from quarl_lib.actorq.launch import local
 
-    config = paper_config(
-        row.task, precision="int8", n_actors=1, actor_steps=STEPS, min_replay=100, update_period=100,
+    config = paper_options(
+        row.task, n_actors=1, actor_steps=STEPS, min_replay=100, update_period=100,
         eval_period=STEPS, eval_episodes=1, publish_period=5, max_seconds=240.0,
     )  # fmt: skip
     tables = local.run(config, tmp_path)

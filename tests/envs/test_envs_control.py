@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from dm_env import specs, test_utils
 
-from quarl_lib.actorq.config import PAPER_TASKS
 from quarl_lib.envs import control
+from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 
 
 class TestCartpole(test_utils.EnvironmentTestMixin, unittest.TestCase):

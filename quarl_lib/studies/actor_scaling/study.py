@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq import config as actorq
-from quarl_lib.envs import control
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import in_order
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.training import training_options
 
 SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
@@ -71,24 +71,10 @@ def options(config: Config, number: int) -> Iterator[actorq.Config]:
     """Yield the ActorQ options of one round's runs."""
     for precision in config.precisions:
         for n_actors in config.actors:
-            one = actorq.Config(
-                task=config.task,
-                algorithm="dqn" if control.is_discrete(config.task) else "d4pg",
-                seed=config.seed + number,
-                precision=precision,
-                n_actors=n_actors,
-                actor_steps=config.actor_steps,
-                max_seconds=config.max_seconds,
-                policy_hidden=tuple(config.policy_hidden),
-                critic_hidden=tuple(config.critic_hidden),
-                batch_size=config.batch_size,
-                samples_per_insert=config.samples_per_insert,
-                min_replay=config.min_replay,
-                update_period=config.update_period,
-                publish_period=config.publish_period,
-                eval_period=config.actor_steps,
-                eval_episodes=1,
-            )
+            one = training_options(
+                config, seed=config.seed + number, precision=precision, n_actors=n_actors,
+                eval_period=config.actor_steps, eval_episodes=1,
+            )  # fmt: skip
             # The default lets a burst of four updates in, which in a short run is far above the ratio.
             yield one.replace(error_buffer=max(float(config.batch_size), one.smallest_error_buffer))
 

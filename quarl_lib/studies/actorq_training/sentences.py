@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_lib.actorq import config as actorq
+from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.actorq_training.speed import BALANCE, CARTPOLE, LONG_PERIOD, SHORT_PERIOD
 from quarl_lib.studies.common.intervals import brackets
 
@@ -81,7 +81,7 @@ def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
 
 def paper_tasks() -> pd.DataFrame:
     """Return the paper's Tables 3 and 4 as one table."""
-    return pd.DataFrame(actorq.PAPER_TASKS)
+    return pd.DataFrame(PAPER_TASKS)
 
 
 def speed_verdict(speed: pd.DataFrame) -> str:

@@ -12,12 +12,13 @@ import pandas as pd
 
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
-from quarl_lib.envs import control
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
+from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.training import training_options
 
 SUMMARY_COLUMNS = (
     "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
@@ -112,26 +113,11 @@ class Cell:
 
     def options(self, config: Config) -> actorq.Config:
         """Return the ActorQ options of the run."""
-        algorithm = config.algorithm
-        if algorithm == "auto":
-            algorithm = "dqn" if control.is_discrete(self.task) else "d4pg"
-        threshold = config.thresholds[self.index]
-        same = {name: getattr(config, name) for name in SAME_NAMES}
-        return actorq.Config(
-            task=self.task, algorithm=algorithm, precision=self.precision, seed=self.seed,
+        return training_options(
+            config, task=self.task, precision=self.precision, seed=self.seed,
             actor_steps=config.actor_steps[self.index], update_period=config.update_periods[self.index],
-            policy_hidden=tuple(config.policy_hidden), critic_hidden=tuple(config.critic_hidden),
-            stop_return=threshold if config.stop_at_threshold else np.inf, **same,
+            stop_return=config.thresholds[self.index] if config.stop_at_threshold else np.inf,
         )  # fmt: skip
-
-
-SAME_NAMES = (
-    "n_actors", "samples_per_insert", "batch_size", "n_step", "min_replay", "max_replay", "publish_period",
-    "target_update_period", "policy_learning_rate", "critic_learning_rate", "sigma_max", "epsilon_max", "vmin", "vmax",
-    "transport", "communication_precision",
-    "eval_period", "eval_episodes", "max_seconds", "checkpoint_every", "cpu_watts", "ram_watts",
-    "carbon_grams_per_kwh",
-)  # fmt: skip
 
 
 def cells(config: Config) -> Iterator[Cell]:
@@ -233,7 +219,7 @@ def _energy_ratio(pairs: pd.DataFrame, name: str) -> Interval:
 
 
 def _paper(task: str, precision: str) -> dict[str, float]:
-    rows = [row for row in actorq.PAPER_TASKS if row.task == task]
+    rows = [row for row in PAPER_TASKS if row.task == task]
     if not rows or precision not in ("fp32", "int8"):
         return {}
     row, quantized = rows[0], precision == "int8"

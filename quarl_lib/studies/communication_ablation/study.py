@@ -14,11 +14,11 @@ import pandas as pd
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.actorq.link import read
-from quarl_lib.envs import control
 from quarl_lib.metrics import running_mean
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_blocks, in_order, paired_speedup
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.training import training_options
 
 SUMMARY_COLUMNS = (
     "transport", "update_period", "compute_precision", "communication_precision", "rounds", "seconds_per_1000_steps",
@@ -96,29 +96,10 @@ def curve_options(config: Config) -> Iterator[actorq.Config]:
     """Yield the ActorQ options of every training run of Figure 7."""
     for period in config.curve_periods:
         for seed in config.curve_seeds:
-            yield actorq.Config(
-                task=config.curve_task,
-                algorithm="dqn" if control.is_discrete(config.curve_task) else "d4pg",
-                seed=seed,
-                precision=config.curve_precision,
-                update_period=period,
-                actor_steps=config.curve_actor_steps,
-                max_seconds=config.curve_seconds,
-                policy_hidden=tuple(config.policy_hidden),
-                critic_hidden=tuple(config.critic_hidden),
-                n_actors=config.n_actors,
-                batch_size=config.batch_size,
-                samples_per_insert=config.samples_per_insert,
-                min_replay=config.min_replay,
-                policy_learning_rate=config.policy_learning_rate,
-                critic_learning_rate=config.critic_learning_rate,
-                publish_period=config.publish_period,
-                sigma_max=config.sigma_max,
-                vmin=config.vmin,
-                vmax=config.vmax,
-                eval_period=config.eval_period,
-                eval_episodes=config.eval_episodes,
-            )
+            yield training_options(
+                config, task=config.curve_task, seed=seed, precision=config.curve_precision, update_period=period,
+                actor_steps=config.curve_actor_steps, max_seconds=config.curve_seconds,
+            )  # fmt: skip
 
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import DESIGNS, Setup
 from quarl_lib.actorq.bench.throughput_parts import STAGES
-from quarl_lib.envs import control
 from quarl_lib.metrics import paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_blocks, in_order, paired_speedup
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.training import training_options
 
 LOAD_OVER_AUTHORS = ("load_over_authors", "load_over_authors_low", "load_over_authors_high")
 SUMMARY_COLUMNS = (
@@ -93,24 +93,12 @@ def setups(config: Config) -> list[Setup]:
 def system_options(config: Config) -> Iterator[actorq.Config]:
     """Yield the ActorQ options of the training runs that show the whole system."""
     for precision in config.system_precisions:
-        yield actorq.Config(
-            task=config.task,
-            algorithm="dqn" if control.is_discrete(config.task) else "d4pg",
-            seed=config.seed,
-            precision=precision,
-            update_period=config.system_update_period,
-            actor_steps=config.system_actor_steps,
-            max_seconds=config.system_seconds,
-            policy_hidden=tuple(config.system_policy_hidden),
-            critic_hidden=tuple(config.system_critic_hidden),
-            n_actors=config.n_actors,
-            batch_size=config.batch_size,
-            samples_per_insert=config.samples_per_insert,
-            min_replay=config.min_replay,
-            publish_period=config.publish_period,
-            eval_period=config.system_actor_steps,
-            eval_episodes=1,
-        )
+        yield training_options(
+            config, precision=precision, update_period=config.system_update_period,
+            actor_steps=config.system_actor_steps, max_seconds=config.system_seconds,
+            policy_hidden=tuple(config.system_policy_hidden), critic_hidden=tuple(config.system_critic_hidden),
+            eval_period=config.system_actor_steps, eval_episodes=1,
+        )  # fmt: skip
 
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:

@@ -10,12 +10,14 @@ import sys
 import time
 
 import pytest
+from paper_settings import paper_options
 from test_failures import pid_of, processes_in, wait_until
 
-from quarl_lib.actorq.config import PAPER_TASKS, Config, paper_config
+from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.program import build
 from quarl_lib.actorq.link import read
+from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 
 CARTPOLE = Config(
     task="gym:CartPole-v0", algorithm="dqn", actor_steps=600, min_replay=100, samples_per_insert=4.0, batch_size=16,
@@ -173,10 +175,10 @@ print(len(tables["episodes"]) > 5)"""
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [task.task for task in PAPER_TASKS])
 def test_table_3_runs_500_steps_at_the_papers_sizes(tmp_path, task):
-    changes = dict(actor_steps=500, n_actors=1, precision="int8", min_replay=256, samples_per_insert=2.0,
+    changes = dict(actor_steps=500, n_actors=1, min_replay=256, samples_per_insert=2.0,
                    error_buffer=256.0, update_period=100, publish_period=1, eval_period=500,
                    eval_episodes=1)  # fmt: skip
-    tables = local.run(paper_config(task, **changes), tmp_path)
+    tables = local.run(paper_options(task, **changes), tmp_path)
     assert tables["timing"].query("stage == 'select_action'")["count"].sum() >= 500
     assert tables["timing"].learner_steps.max() >= 1
     assert all(math.isfinite(value) for value in tables["evaluations"].episode_return)
