@@ -108,6 +108,11 @@ def who_is_busy(summary: pd.DataFrame) -> Figure:
 def lone_actor(speed: pd.DataFrame) -> Figure:
     """Draw steps a second of a lone actor, a panel per task, with each ratio to fp32 (or to the authors' recipe)."""
     tasks = list(dict.fromkeys(speed.task))
+    if not tasks:
+        figure, ax = plt.subplots(figsize=(7.5, 1.0))
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "left out (throughput_rounds is 0)", ha="center", va="center")
+        return figure
     figure, axes = plt.subplots(len(tasks), 1, figsize=(7.5, 1.0 + 0.5 * len(speed)), squeeze=False,
                                 height_ratios=[int((speed.task == task).sum()) for task in tasks])  # fmt: skip
     for task, ax in zip(tasks, axes[:, 0], strict=True):

@@ -71,7 +71,7 @@ def reduce(table: pd.DataFrame) -> pd.DataFrame:
     rows = curves(table)
     best = rows.groupby(RUN_KEYS, sort=False).running_return.max()
     reduced = []
-    for keys, run in table[table.record != "throughput"].groupby(RUN_KEYS, sort=False):
+    for keys, run in table[~table.record.isin(["throughput", "lone_actor"])].groupby(RUN_KEYS, sort=False):
         facts = records(run, "run").iloc[0]
         threshold = facts.threshold or _paper_threshold(best, keys[0])
         steps, seconds = reached(records(run, "evaluation"), threshold, int(facts.needed))

@@ -2,64 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.actorq.config import PRECISIONS
 from quarl_lib.metrics import paired_ratio
 
-if TYPE_CHECKING:
-    from quarl_lib.actorq.bench.throughput import Setup
-
-BALANCE, CARTPOLE = "dm_control:cartpole:balance", "gym:CartPole-v0"
-LONG_PERIOD, SHORT_PERIOD = 300, 30
-LONGEST_PERIOD = LONG_PERIOD
 KEYS = ["task", "hidden", "design", "precision", "update_period"]
+RATIOS = ["over_fp32", "over_authors"]
+COLUMNS = [*KEYS, "steps_per_s", *(f"{ratio}{end}" for ratio in RATIOS for end in ("", "_low", "_high"))]
 
 
-def setups(hidden: list[int]) -> list[Setup]:
-    """Name what takes turns: our precisions on two tasks, and the authors' recipe at int8 with two update periods."""
-    from quarl_lib.actorq.bench.throughput import Setup
+def setups(
+    tasks: Sequence[str],
+    precisions: Sequence[str],
+    update_periods: Sequence[int],
+    hidden: Sequence[int],
+    authors_precision: str,
+) -> list[Setup]:
+    """Name what takes turns: ours on every task, and beside the authors' recipe on the first with every period.
 
-    ours = [
-        Setup(task=task, hidden=tuple(hidden), precision=precision, update_period=LONG_PERIOD)
-        for task in (BALANCE, CARTPOLE)
-        for precision in ("fp32", "int8", "int4")
+    Our precisions differ at the first period; at the others there is only the one that the authors' recipe has too.
+    """
+    first, *others = update_periods
+
+    def ours(task: str, precision: str, period: int) -> Setup:
+        return Setup(task=task, hidden=tuple(hidden), precision=precision, update_period=period)
+
+    def theirs(period: int) -> Setup:
+        return Setup(task=tasks[0], hidden=tuple(hidden), precision=authors_precision, update_period=period,
+                     design="authors", transport="reverb")  # fmt: skip
+
+    return [
+        *(ours(task, precision, first) for task in tasks for precision in precisions),
+        *(ours(tasks[0], authors_precision, period) for period in others),
+        *(theirs(period) for period in update_periods),
     ]
-    short = Setup(task=BALANCE, hidden=tuple(hidden), precision="int8", update_period=SHORT_PERIOD)
-    theirs = [
-        Setup(
-            task=BALANCE,
-            hidden=tuple(hidden),
-            precision="int8",
-            update_period=period,
-            design="authors",
-            transport="reverb",
-        )
-        for period in (LONG_PERIOD, SHORT_PERIOD)
-    ]
-    return [*ours, short, *theirs]
 
 
-def measure(hidden: list[int], steps: int, rounds: int) -> pd.DataFrame:
-    """Run every set-up in interleaved blocks; return rows with record "throughput"."""
+def measure(turns: Sequence[Setup], steps: int, rounds: int) -> pd.DataFrame:
+    """Run every set-up in interleaved blocks; return these as record "throughput", what they say as "lone_actor"."""
     from quarl_lib.actorq.bench import throughput
 
-    table = throughput.measure(setups(hidden), steps, rounds)
-    return table.assign(record="throughput")
+    blocks = throughput.measure(list(turns), steps, rounds)
+    return pd.concat(
+        [blocks.assign(record="throughput"), summarize(blocks).assign(record="lone_actor")], ignore_index=True
+    )
+
+
+def lone_actor(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the study's rows on the lone actor, one per set-up as `summarize` made them; none if it was left out."""
+    rows = table[table.record == "lone_actor"].reindex(columns=COLUMNS)
+    return rows.astype({"update_period": int}).reset_index(drop=True)
 
 
 def summarize(table: pd.DataFrame) -> pd.DataFrame:
     """Return one row per set-up: steps a second, and ratios to two baselines of the same rounds with 95 % intervals.
 
-    `over_fp32` compares with fp32 in our design (its fastest engine), `over_authors` with the authors' recipe at int8
-    and the same period; both NaN where there is none.
+    `over_fp32` compares with fp32 in our design (its fastest engine), `over_authors` with the authors' recipe at its
+    precision and the same period; both NaN where there is none.
     """
-    rows = table[table.record == "throughput"] if "record" in table else table
-    blocks = rows.drop_duplicates([*KEYS, "round"]).assign(seconds_per_step=lambda t: t.wall_s / t.steps)
+    blocks = table.drop_duplicates([*KEYS, "round"]).assign(seconds_per_step=lambda t: t.wall_s / t.steps)
     times = {key: group.set_index("round").seconds_per_step for key, group in blocks.groupby(KEYS, sort=False)}
+    theirs = {key[-1]: key for key in times if key[2] == "authors"}
     summary = []
     for key, seconds in times.items():
         task, hidden, design, _, period = key
@@ -67,9 +75,9 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         row["steps_per_s"] = 1 / seconds.median()
         for name, baseline in (
             ("over_fp32", (task, hidden, "packed", "fp32", period)),
-            ("over_authors", (task, hidden, "authors", "int8", period)),
+            ("over_authors", theirs.get(period)),
         ):
-            known = baseline in times and design == "packed"
+            known = baseline in times and design == "packed" and baseline[0] == task
             ratio = paired_ratio(times[baseline].loc[seconds.index], seconds) if known else (np.nan,) * 3
             row.update(zip((name, f"{name}_low", f"{name}_high"), ratio, strict=True))
         summary.append(row)

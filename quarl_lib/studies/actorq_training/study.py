@@ -12,6 +12,7 @@ import pandas as pd
 
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
+from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.actorq_training import runs as training_runs
@@ -67,12 +68,17 @@ class Config:
     cpu_watts: float = 100.0
     ram_watts: float = 10.0
     carbon_grams_per_kwh: float = 475.0
+    throughput_tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "gym:CartPole-v0"])
+    throughput_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])
+    throughput_update_periods: list[int] = field(default_factory=lambda: [300, 30])
+    throughput_authors_precision: str = "int8"
     throughput_hidden: list[int] = field(default_factory=lambda: [512, 512, 512])
     throughput_steps: int = 300
     throughput_rounds: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "precisions", "seeds"):
+        lone = ("throughput_tasks", "throughput_precisions", "throughput_update_periods")
+        for name in ("tasks", "precisions", "seeds", *lone):
             check_each_once(name, getattr(self, name))
         for name in ("thresholds", "actor_steps", "update_periods"):
             if len(getattr(self, name)) != len(self.tasks):
@@ -88,11 +94,18 @@ class Config:
                 f"stop_at_threshold=True with thresholds={self.thresholds}: 0 stands for 95 % of the best fp32 return, "
                 "which is known only when all runs are over; set it to False"
             )
-        if self.throughput_rounds < 0 or self.throughput_steps < training_speed.LONGEST_PERIOD:
+        if not {"fp32", self.throughput_authors_precision} <= set(self.throughput_precisions):
+            raise ValueError(
+                f"throughput_precisions={self.throughput_precisions}: leave fp32 and "
+                f"throughput_authors_precision={self.throughput_authors_precision!r} in, ratios are taken to them"
+            )
+        longest = max(self.throughput_update_periods)
+        if self.throughput_rounds < 0 or self.throughput_steps < longest:
             raise ValueError(
                 f"throughput_rounds={self.throughput_rounds}, throughput_steps={self.throughput_steps}: give rounds "
-                f"of at least 0 (0: leave it out) and blocks of at least {training_speed.LONGEST_PERIOD} steps"
+                f"of at least 0 (0: leave it out) and blocks as long as the longest update period, {longest}"
             )
+        lone_actors(self)
         for cell in cells(self):
             cell.options(self)
 
@@ -128,12 +141,21 @@ def cells(config: Config) -> Iterator[Cell]:
                 yield Cell(index, task, precision, seed)
 
 
+def lone_actors(config: Config) -> list[Setup]:
+    """Return the set-ups of the lone actor."""
+    return training_speed.setups(
+        config.throughput_tasks, config.throughput_precisions, config.throughput_update_periods,
+        config.throughput_hidden, config.throughput_authors_precision,
+    )  # fmt: skip
+
+
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """Train every task at every precision with every seed, one run after the other, then time a lone actor.
 
     Returns:
         One long table; its column `record` says what a row is: an "episode" of an actor, an "evaluation", "timing"
-        of a stage, an "emission", an "evaluator" (its CPU seconds), a "run", or a "throughput" block.
+        of a stage, an "emission", an "evaluator" (its CPU seconds), a "run", a "throughput" block, or a "lone_actor":
+        a set-up's steps a second and ratios.
 
     Raises:
         RunFailed: a part of a run died; the text holds its traceback.
@@ -157,9 +179,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         )
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
-        tables.append(
-            training_speed.measure(config.throughput_hidden, config.throughput_steps, config.throughput_rounds)
-        )
+        tables.append(training_speed.measure(lone_actors(config), config.throughput_steps, config.throughput_rounds))
     progress(total, total, "trained")
     return pd.concat([table for table in tables if len(table)], ignore_index=True)
 

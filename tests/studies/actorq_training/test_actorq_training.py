@@ -163,13 +163,13 @@ def test_curves_and_episodes(table):
 
 def throughput_table(factor_by_precision):
     rows = []
-    for setup in training_speed.setups([8]):
+    for setup in study.lone_actors(study.Config(throughput_hidden=[8])):
         slower = 6.0 if setup.design == "authors" else 1.0
         for turn, noise in enumerate((1.0, 1.3, 0.9), start=1):
             wall_s = noise * slower * factor_by_precision[setup.precision]
             common = {"task": setup.task, "hidden": "8", "design": setup.design, "precision": setup.precision,
                       "update_period": setup.update_period, "round": turn, "steps": 100, "wall_s": wall_s}  # fmt: skip
-            rows += [{**common, "record": "throughput", "stage": stage} for stage in ("env_step", "other")]
+            rows += [{**common, "stage": stage} for stage in ("env_step", "other")]
     return pd.DataFrame(rows)
 
 
@@ -184,6 +184,39 @@ def test_lone_actor_by_hand():
     low, high = ours.loc[(BALANCE, "int8", 300)][["over_fp32_low", "over_fp32_high"]]
     assert low == pytest.approx(4.0) == high  # noise that hits both sides of a round cancels
     assert "int8 4.00 x" in sentences.speed_verdict(speed)
+
+
+def test_set_ups_of_the_lone_actor_follow_the_parameters():
+    config = study.Config(
+        throughput_tasks=["gym:CartPole-v0"], throughput_precisions=["fp32", "int2", "fp16"],
+        throughput_update_periods=[50, 20], throughput_authors_precision="fp16", throughput_hidden=[8, 4],
+        throughput_steps=50,
+    )  # fmt: skip
+    found = [(one.design, one.precision, one.update_period) for one in study.lone_actors(config)]
+    assert found == [
+        ("packed", "fp32", 50), ("packed", "int2", 50), ("packed", "fp16", 50), ("packed", "fp16", 20),
+        ("authors", "fp16", 50), ("authors", "fp16", 20),
+    ]  # fmt: skip
+    assert {(one.task, one.hidden) for one in study.lone_actors(config)} == {("gym:CartPole-v0", (8, 4))}
+
+
+def test_what_is_said_of_the_lone_actor_stands_in_the_table(table, monkeypatch):
+    from quarl_lib.actorq.bench import throughput
+
+    blocks = throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2})
+    monkeypatch.setattr(throughput, "measure", lambda turns, steps, rounds: blocks)
+    measured = training_speed.measure(study.lone_actors(study.Config()), 300, 3)
+    whole = pd.concat([table, measured], ignore_index=True)
+    pd.testing.assert_frame_equal(training_speed.lone_actor(whole), training_speed.summarize(blocks), check_dtype=False)
+    pd.testing.assert_frame_equal(study.summarize(whole), study.summarize(table))  # trained runs alone
+
+
+def test_without_the_lone_actor_the_report_says_so(table, summary):
+    none = training_speed.lone_actor(table)
+    assert not len(none)
+    assert "left out" in sentences.speed_verdict(none)
+    assert sentences.key_figure(summary, none) == "3 of 4 runs at their threshold"
+    assert "left out" in figures.lone_actor(none).axes[0].texts[0].get_text()
 
 
 def test_words_and_figures_take_what_the_study_gives(table, summary):
@@ -234,6 +267,9 @@ def test_precisions_take_turns_and_stay_side_by_side():
         ({"algorithm": "dqn"}, "continuous"),
         ({"thresholds": [0.0, 195.0]}, "stop_at_threshold"),
         ({"throughput_steps": 10}, "throughput_steps"),
+        ({"throughput_tasks": []}, "throughput_tasks"),
+        ({"throughput_precisions": ["fp32", "int4"]}, "throughput_authors_precision='int8'"),
+        ({"throughput_precisions": ["fp32", "int4"], "throughput_authors_precision": "int4"}, "authors' recipe has"),
         ({"min_replay": 10**7}, "min_replay"),
         ({"vmin": 200.0}, "vmin"),
     ],
@@ -260,7 +296,7 @@ def test_both_algorithms_for_real(tmp_path, monkeypatch):
     stages = training_runs.stages(table)
     assert {"env_step", "select_action", "observe", "pull", "load_weights", "sample", "learner_step", "quantize",
             "broadcast"} <= set(stages.stage)  # fmt: skip
-    assert (training_speed.summarize(table).steps_per_s > 0).all()
+    assert (training_speed.lone_actor(table).steps_per_s > 0).all()
     for cell in study.cells(config):
         assert (tmp_path / "runs" / cell.name / "emissions.csv").stat().st_size > 100
         assert not list((tmp_path / "runs" / cell.name / "snapshots").glob("*"))
