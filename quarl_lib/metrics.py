@@ -191,16 +191,3 @@ def running_mean(values: ArrayLike, window: int = 10) -> Floats:
     end = np.arange(1, len(data) + 1)
     start = np.maximum(end - window, 0)
     return (total[end] - total[start]) / (end - start)
-
-
-def time_to_threshold(times: ArrayLike, values: ArrayLike, threshold: float, window: int = 10) -> float:
-    """Return the first time at which the running mean over a full window reaches the threshold, infinity if never.
-
-    A curve shorter than the window is averaged over its whole length.
-    """
-    clock, data = np.asarray(times, np.float64), np.asarray(values, np.float64)
-    if clock.shape != data.shape:
-        raise ValueError(f"{len(clock)} times for {len(data)} values; give one of each")
-    window = max(min(window, len(data)), 1)
-    reached = np.flatnonzero(running_mean(data, window)[window - 1 :] >= threshold)
-    return float(clock[reached[0] + window - 1]) if len(reached) else math.inf

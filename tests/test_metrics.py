@@ -190,12 +190,7 @@ def test_iqm_ignores_the_outer_quarters():
     assert metrics.iqm([[1, 2, 3, 400], [4, 4, 4, 4]], axis=1).tolist() == [2.5, 4]
 
 
-def test_running_mean_and_time_to_threshold():
+def test_running_mean():
     assert metrics.running_mean([2, 4, 6, 8], window=2).tolist() == [2, 3, 5, 7]
-    times, values = [10, 20, 30, 40, 50], [0, 100, 0, 100, 100]
-    assert metrics.time_to_threshold(times, values, 90, window=2) == 50
-    assert metrics.time_to_threshold(times, values, 90, window=1) == 20
-    assert metrics.time_to_threshold(times, values, 101, window=1) == math.inf
-    assert metrics.time_to_threshold([], [], 1) == math.inf
     with pytest.raises(ValueError, match="window=0"):
         metrics.running_mean([1], window=0)

@@ -134,11 +134,6 @@ def quantize(x: Tensor, scale: Scale, zero_point: ZeroPoint, num_bits: int) -> T
     return (torch.round(x / scale) + zero_point).clamp_(0, 2**num_bits - 1).to(torch.int32)
 
 
-def dequantize(codes: Tensor, scale: Scale, zero_point: ZeroPoint) -> Tensor:
-    """Return the float32 values that `codes` stand for."""
-    return (codes - zero_point).to(torch.float32) * scale
-
-
 class _FakeQuantize(torch.autograd.Function):
     """Quantize and dequantize; the straight-through gradient is 1 inside the range and 0 where a code was clamped."""
 
@@ -156,7 +151,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def fake_quantize(x: Tensor, scale: Scale, zero_point: ZeroPoint, num_bits: int) -> Tensor:
-    """Return `dequantize(quantize(x))` in the type of `x`, differentiable by the straight-through estimator.
+    """Return `(quantize(x) - zero_point) * scale` in the type of `x`, differentiable by the straight-through estimator.
 
     With a float scale and an int zero point no parameter tensor is touched, which is 2.5 to 4 times faster.
     """

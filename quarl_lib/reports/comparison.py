@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MACHINE = ("cpu", "cpu_features", "cores", "system", "commit", "preset", "duration_s")
-INTERVALS = (("mean_return", "ci_low", "ci_high"),)
 
 
 def build(directories: Sequence[Path], output: Path) -> Path:

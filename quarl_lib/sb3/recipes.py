@@ -13,12 +13,6 @@ from typing import Any
 from quarl_lib.envs.gym import current_name, is_atari
 
 TABLE2_ATARI = ("Breakout", "SpaceInvaders", "BeamRider", "MsPacman", "Qbert", "Seaquest", "Pong")
-TABLE2_CONTINUOUS = {
-    "Walker2D": "Walker2DBulletEnv-v0",
-    "HalfCheetah": "HalfCheetahBulletEnv-v0",
-    "BipedalWalker": "BipedalWalker-v3",
-    "MountainCar": "MountainCarContinuous-v0",
-}
 SHIPPED = (
     ("A2C", "CartPole-v1"),
     ("PPO", "CartPole-v1"),
@@ -230,14 +224,3 @@ def recipe_for(algorithm: str, env_id: str) -> Recipe:
         known = ", ".join(sorted(env for algo, env in RECIPES if algo == key[0])) or "no environment"
         raise ValueError(f"no recipe for algorithm={algorithm!r}, env_id={env_id!r}; {key[0]} has {known}")
     return RECIPES[key]
-
-
-def table2_recipes() -> dict[tuple[str, str], Recipe]:
-    """Return the recipes of the paper's Table 2, keyed (environment in the paper, algorithm)."""
-    atari = {"BeamRider": "BeamRiders"}  # the paper's spelling
-    names = {atari.get(game, game): f"{game}NoFrameskip-v4" for game in TABLE2_ATARI} | {"Cartpole": "CartPole-v1"}
-    discrete = {(name, algo): RECIPES[algo, env] for name, env in names.items() for algo in ("A2C", "DQN", "PPO")}
-    continuous = {
-        (name, algo): RECIPES[algo, env] for name, env in TABLE2_CONTINUOUS.items() for algo in ("A2C", "PPO", "DDPG")
-    }
-    return discrete | continuous

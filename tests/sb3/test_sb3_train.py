@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import stable_baselines3
 import torch
@@ -17,9 +16,8 @@ import torch
 from quarl_lib.envs import gym as environments
 from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, evaluate, find_agents, load_agent
 from quarl_lib.sb3 import train as training
-from quarl_lib.sb3.recipes import RECIPES, SHIPPED, Recipe, recipe_for, table2_recipes
-
-PAPER = Path(__file__).parents[3] / "shared" / "paper" / "table2_ptq.csv"
+from quarl_lib.sb3.recipes import RECIPES, SHIPPED, Recipe, recipe_for
+from quarl_lib.studies.ptq_study import paper_table2
 
 
 @pytest.fixture(autouse=True)
@@ -136,18 +134,15 @@ def test_many_agents_are_resumed_and_failures_reported(tmp_path: Path, monkeypat
 
 def test_recipes_cover_what_is_shipped_and_the_papers_table_2() -> None:
     assert set(SHIPPED) <= set(RECIPES)
-    cells = table2_recipes()
-    assert len(cells) == 36
-    assert len({environment for environment, _ in cells}) == 12
-    for (_, algorithm), recipe in cells.items():
-        assert recipe.algorithm == algorithm
+    wanted = list(zip(paper_table2.load().algorithm, paper_table2.load().env_id, strict=True))
+    assert len(wanted) == 36
+    for key in wanted:
+        recipe = RECIPES[key]
+        assert (recipe.algorithm, recipe.env_id) == key
         if recipe.policy == "MlpPolicy":
             assert recipe.policy_kwargs["net_arch"] == [64, 64]
         else:
             assert recipe.policy_kwargs == {}  # NatureCNN: three convolutions
-    if PAPER.exists():
-        table = pd.read_csv(PAPER)
-        assert set(cells) == set(zip(table.environment, table.algorithm, strict=True))
 
 
 def test_shipped_agents_come_from_the_recipes_as_they_stand() -> None:

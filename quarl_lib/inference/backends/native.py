@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from statistics import median
 from types import ModuleType
 
 import numpy as np
@@ -14,7 +13,7 @@ from quarl_lib.inference.heads import middle_and_half_width
 from quarl_lib.inference.interface import Engine
 from quarl_lib.inference.layout import KINDS, Section, activation_limit, layout_of
 from quarl_lib.inference.observations import check_observation
-from quarl_lib.inference.pack import aligned_empty, check_buffer
+from quarl_lib.inference.pack import check_buffer
 from quarl_lib.inference.spec import ACTIVATIONS, HEADS, PolicySpec
 
 MAX_LAYERS = 64
@@ -67,15 +66,6 @@ def create(spec: PolicySpec, precision: str, seed: int = 0, isa: str | None = No
     )
     engine.spec, engine.precision = spec, precision
     return engine
-
-
-def read_bandwidth(num_bytes: int, repeats: int = 30) -> float:
-    """Return the GB/s at which one core reads `num_bytes` again and again (median): L2, L3 or DRAM by their size."""
-    if num_bytes < 256 or repeats < 1:
-        raise ValueError(f"num_bytes is {num_bytes} and repeats {repeats}: give at least 256 and 1")
-    data = aligned_empty(num_bytes)
-    data[:] = 1
-    return num_bytes / median(_extension().read_seconds(data, repeats)) / 1e9
 
 
 def instruction_sets() -> dict[str, str]:
