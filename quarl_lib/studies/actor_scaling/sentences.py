@@ -26,8 +26,9 @@ def verdict(summary: pd.DataFrame) -> str:
             line += f", {most.speedup_over_fp32:.2f} × {interval} as many steps as at fp32"
         past = rows[~rows.fits]
         if len(past):
-            gain = most.us_per_step / past.iloc[-1].us_per_step
-            line += f"; {past.iloc[-1].n_actors} actors on the same cores give {gain:.2f} × that"
+            line += (
+                f"; {past.iloc[-1].n_actors} actors on the same cores give {past.iloc[-1].over_most_fitting:.2f} × that"
+            )
         lines.append(line + ".")
     return "\n".join(lines)
 

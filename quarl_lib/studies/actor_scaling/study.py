@@ -20,9 +20,9 @@ from quarl_lib.studies.common.training import training_options
 
 SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
-    "bound_by", "slowdown", "speedup_over_one", "speedup_over_one_low", "speedup_over_one_high", "speedup_over_fp32",
-    "speedup_over_fp32_low", "speedup_over_fp32_high", "actor_us", "learner_us", "cpu_us", "cores_used",
-    "seconds_for_steps",
+    "bound_by", "slowdown", "speedup_over_one", "speedup_over_one_low", "speedup_over_one_high", "over_most_fitting",
+    "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high", "actor_us", "learner_us", "cpu_us",
+    "cores_used", "seconds_for_steps",
 )  # fmt: skip
 
 
@@ -171,8 +171,9 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
 
     The prediction is the slowest of `bounds` with what the runs with one actor took: an actor's time, all CPU time, an
     update; and with the slowdown that actors without learner and replay showed. `fits` says whether there were as many
-    cores as actors, `cores_used` how many the program got beside other work on the machine. Ratios are paired by round,
-    with 95 % intervals; times are geometric means over rounds, so that they divide to these ratios.
+    cores as actors, `over_most_fitting` is the speed over the most that fit, `cores_used` how many the program got
+    beside other work on the machine. Ratios are paired by round, with 95 % intervals; times are geometric means over
+    rounds, so that they divide to these ratios.
     """
     runs = table.sort_values("round")
     groups = {key: group.reset_index(drop=True) for key, group in runs.groupby(["precision", "n_actors"])}
@@ -216,7 +217,10 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
                 "seconds_for_steps": geometric_mean(group.us_per_step * group.actor_steps).estimate / 1e6,
             }
         )
-    return in_order(pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS)), {"precision": True, "n_actors": True})
+    summary = in_order(pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS)), {"precision": True, "n_actors": True})
+    fitting = summary[summary.fits].groupby("precision").us_per_step.last()
+    summary["over_most_fitting"] = summary.precision.map(fitting) / summary.us_per_step
+    return summary
 
 
 def geometric_mean(values: pd.Series) -> Interval:

@@ -83,26 +83,40 @@ def pull_verdict(summary: pd.DataFrame) -> str:
     )
 
 
+def returns_side_by_side(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return per period the running return, a mean over seeds, at the last actor step that every run reached."""
+    common = int(curves.groupby(["update_period", "seed"]).actor_steps.max().min())
+    last = curves[curves.actor_steps <= common].groupby(["update_period", "seed"]).running_return.last()
+    table = last.groupby("update_period").agg(mean_return="mean", seeds="size").reset_index()
+    return table.assign(actor_steps=common)
+
+
 def curve_verdict(curves: pd.DataFrame) -> str:
     """Say where the running return stood at the last actor step that every period reached."""
-    common = int(curves.groupby(["update_period", "seed"]).actor_steps.max().min())
-    rows = curves[curves.actor_steps <= common]
-    last = rows.groupby(["update_period", "seed"]).running_return.last().groupby("update_period").mean()
-    parts = [f"{value:.0f} pulling every {period} steps" for period, value in last.items()]
-    seeds = curves.seed.nunique()
+    rows = returns_side_by_side(curves)
+    parts = [f"{row.mean_return:.0f} pulling every {row.update_period} steps" for row in rows.itertuples()]
+    common, seeds = rows.actor_steps.iloc[0], rows.seeds.max()
     return f"At {common} actor steps the mean return over {seeds} seed{'s' * (seeds > 1)} was {', '.join(parts)}."
+
+
+def changes(publications: pd.DataFrame) -> pd.DataFrame:
+    """Return medians of the share of codes that a publication changed: of all, and of the first and last tenth."""
+    ordered = publications.sort_values("learner_steps").changed_share
+    tenth = max(1, len(ordered) // 10)
+    parts = {"all": ordered, "first tenth": ordered.iloc[:tenth], "last tenth": ordered.iloc[-tenth:]}
+    rows = [(name, len(part), part.median()) for name, part in parts.items()]
+    return pd.DataFrame(rows, columns=["part", "publications", "median_changed_share"])
 
 
 def publication_verdict(publications: pd.DataFrame) -> str:
     """Say how many codes a publication changed early and late in training."""
     if publications.empty:
         return "No two successive publications were seen."
-    ordered = publications.sort_values("learner_steps").changed_share
-    tenth = max(1, len(ordered) // 10)
+    every, first, last = changes(publications).itertuples()
     return (
-        f"Of {len(ordered)} successive publications seen, one changed {ordered.median():.1%} of the codes (median); "
-        f"{ordered.iloc[:tenth].median():.1%} in the first tenth of the learner's steps, "
-        f"{ordered.iloc[-tenth:].median():.1%} in the last. The other codes stood still: updates smaller than a step "
+        f"Of {every.publications} successive publications seen, one changed {every.median_changed_share:.1%} of the "
+        f"codes (median); {first.median_changed_share:.1%} in the first tenth of the learner's steps, "
+        f"{last.median_changed_share:.1%} in the last. The other codes stood still: updates smaller than a step "
         "of the int8 grid do not reach the actors until they add up."
     )
 

@@ -105,8 +105,7 @@ def update_verdict(summary: pd.DataFrame, policy: str) -> str:
         rows = rows_of(summary, policy, backend, precision)
         if len(rows):
             row = rows.iloc[0]
-            total = row.pack_ms + row.load_ms
-            parts.append(f"{backend} {precision} {total:.3g} ms for {row.payload_bytes / 1e6:.3g} MB")
+            parts.append(f"{backend} {precision} {row.update_ms:.3g} ms for {row.payload_bytes / 1e6:.3g} MB")
     in_place = rows_of(summary, policy, "native", "int8").load_in_place_ms
     ending = f" In place, from shared memory, the native load takes {in_place.iloc[0]:.2g} ms." if len(in_place) else ""
     return f"New weights of {policy}, pack and load together: {'; '.join(parts)}.{ending}"

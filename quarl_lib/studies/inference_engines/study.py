@@ -19,7 +19,7 @@ from quarl_lib.studies.inference_engines.cells import BASELINE, FROZEN
 SUMMARY_COLUMNS = (
     "policy", "backend", "precision", "regime", "us_median", "us_min",
     "ratio_to_torch_fp32", "ratio_ci_low", "ratio_ci_high", "ratio_to_best_fp32", "limit_us", "over_limit",
-    "mean_relative_error", "max_abs_error", "payload_bytes", "pack_ms", "load_ms", "load_in_place_ms",
+    "mean_relative_error", "max_abs_error", "payload_bytes", "pack_ms", "load_ms", "update_ms", "load_in_place_ms",
     "load_ratio", "load_ratio_low", "load_ratio_high",
 )  # fmt: skip
 STEPS = 4  # of progress per policy: prepare, time, errors, updates
@@ -120,6 +120,7 @@ def summarize(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     best = summary[summary.precision == "fp32"].groupby(["policy", "regime"]).ratio_to_torch_fp32.max()
     of_row = best.loc[list(zip(summary.policy, summary.regime, strict=True))].to_numpy()
     summary["ratio_to_best_fp32"] = summary.ratio_to_torch_fp32 / of_row
+    summary["update_ms"] = summary.pack_ms + summary.load_ms
     order = {name: index for index, name in enumerate(dict.fromkeys(table.policy))}
     return summary.sort_values(
         ["policy", "regime", "us_median"], key=lambda c: c.map(order) if c.name == "policy" else c, ignore_index=True

@@ -54,16 +54,25 @@ def observation_verdict(summary: pd.DataFrame) -> str:
     return _fewest_bits(integers[integers.quantizer.isin(integers.quantizer.head(1))], "observation")
 
 
+def typical(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return per precision, quantizer and observation the median relative error over agents, and how many differ."""
+    rows = summary[(summary.error == "") & (summary.precision != "fp32")]
+    grouped = rows.groupby(["precision", "quantizer", "observation"], sort=False)
+    return grouped.agg(
+        agents=("agent", "nunique"), median_relative_error=("relative_error", "median"), differ=("differs", "sum")
+    ).reset_index()
+
+
 def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = "paper") -> str:
     """Return the run's one line: the median relative error at one precision, and how many cells differ there."""
     rows = summary[(summary.precision == precision) & (summary.quantizer == quantizer) & (summary.error == "")]
     if rows.empty:
         return f"{int((summary.precision == 'fp32').sum())} agents, no {precision} cell"
-    rows = rows[rows.observation == rows.observation.iloc[0]]
-    median = round(rows.relative_error.median(), 3) + 0.0  # no "-0.0%"
+    row = typical(rows).iloc[0]
+    median = round(row.median_relative_error, 3) + 0.0  # no "-0.0%"
     return (
-        f"{precision}: median relative error {median:.1%} over {rows.agent.nunique()} agents, "
-        f"{int(rows.differs.sum())} of {len(rows)} beyond noise"
+        f"{precision}: median relative error {median:.1%} over {row.agents} agents, "
+        f"{row.differ} of {row.agents} beyond noise"
     )
 
 

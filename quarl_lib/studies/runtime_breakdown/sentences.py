@@ -114,10 +114,8 @@ def key_figure(summary: pd.DataFrame) -> str:
     row = cell(summary, "packed", period, "int8")
     if row is None:
         return f"{len(summary)} actors taken apart"
-    pulling = (row.pull_s + row.deserialize_s + row.load_weights_s) / row.seconds_per_1000_steps
-    text = f"int8 at update period {period}: {pulling:.1%} of our actor's time goes into new weights"
+    text = f"int8 at update period {period}: {row.new_weights_share:.1%} of our actor's time goes into new weights"
     theirs = cell(summary, "authors", period, "int8")
     if theirs is not None:
-        share = (theirs.pull_s + theirs.deserialize_s + theirs.load_weights_s) / theirs.seconds_per_1000_steps
-        text += f", {share:.1%} in the authors' recipe; {row.over_authors:.1f} × its steps a second"
+        text += f", {theirs.new_weights_share:.1%} in the authors' recipe; {row.over_authors:.1f} × its steps a second"
     return text

@@ -23,10 +23,11 @@ from quarl_lib.studies.common.training import training_options
 LOAD_OVER_AUTHORS = ("load_over_authors", "load_over_authors_low", "load_over_authors_high")
 SUMMARY_COLUMNS = (
     "design", "update_period", "precision", "rounds", "seconds_per_1000_steps", *(f"{stage}_s" for stage in STAGES),
-    "accounted", "load_ms", "payload_bytes", "speedup", "speedup_low", "speedup_high",
+    "accounted", "new_weights_share", "load_ms", "payload_bytes", "speedup", "speedup_low", "speedup_high",
     "over_authors", "over_authors_low", "over_authors_high",
     *LOAD_OVER_AUTHORS,
 )  # fmt: skip
+NEW_WEIGHTS = ["pull", "deserialize", "load_weights"]
 AUTHORS_PRECISIONS = ("fp32", "fp16", "int8")  # what torch.ao runs
 COMPONENTS = {
     "select_action": "inference", "env_step": "environment", "learner_step": "learner step", "sample": "sample",
@@ -133,7 +134,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     The stages sum to `seconds_per_1000_steps`, `other_s` included; `accounted` is the share of all but `other`.
     `speedup` is over fp32 of the same design and period, `over_authors` over the authors' recipe at the same
     precision and period, `load_over_authors` the same of the time to load a message; all paired by round, with 95 %
-    intervals.
+    intervals. `new_weights_share` is pull, deserialize and load together.
     """
     groups = by_setup(blocks(table))
     named = {(key[0], key[2], key[3]): group for key, group in groups.items()}
@@ -156,6 +157,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "seconds_per_1000_steps": group.wall_s.sum() * per_1000,
                 **stages,
                 "accounted": 1 - group.other.sum() / group.wall_s.sum(),
+                "new_weights_share": group[NEW_WEIGHTS].sum().sum() / group.wall_s.sum(),
                 "load_ms": 1000 * group.load_weights.sum() / max(group.messages.sum(), 1),
                 "payload_bytes": group[group.messages > 0].payload_bytes.median(),
                 **dict(zip(("speedup", "speedup_low", "speedup_high"), over_fp32, strict=True)),
