@@ -67,7 +67,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     """
     blocks = table.drop_duplicates([*KEYS, "round"]).assign(seconds_per_step=lambda t: t.wall_s / t.steps)
     times = {key: group.set_index("round").seconds_per_step for key, group in blocks.groupby(KEYS, sort=False)}
-    theirs = {key[-1]: key for key in times if key[2] == "authors"}
+    authors_precision = next((key[3] for key in times if key[2] == "authors"), "")
     summary = []
     for key, seconds in times.items():
         task, hidden, design, _, period = key
@@ -75,9 +75,9 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         row["steps_per_s"] = 1 / seconds.median()
         for name, baseline in (
             ("over_fp32", (task, hidden, "packed", "fp32", period)),
-            ("over_authors", theirs.get(period)),
+            ("over_authors", (task, hidden, "authors", authors_precision, period)),
         ):
-            known = baseline in times and design == "packed" and baseline[0] == task
+            known = baseline in times and design == "packed"
             ratio = paired_ratio(times[baseline].loc[seconds.index], seconds) if known else (np.nan,) * 3
             row.update(zip((name, f"{name}_low", f"{name}_high"), ratio, strict=True))
         summary.append(row)
