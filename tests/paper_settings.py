@@ -13,5 +13,5 @@ def paper_options(task: str, **changes: object) -> actorq.Config:
     """Return the ActorQ options of one of the paper's tasks at int8, with some changed for a test."""
     given = yaml.safe_load((PROJECT / "params" / "paper" / "actorq_training.yaml").read_text())
     config = study.Config(**given)
-    cell = next(cell for cell in study.cells(config) if (cell.task, cell.precision) == (task, "int8"))
+    cell = next(cell for cell in study.planned_runs(config) if (cell.task, cell.precision) == (task, "int8"))
     return cell.options(config).replace(**changes)

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 
 from quarl_lib.envs import control
+from quarl_lib.inference import PRECISIONS
 
 ALGORITHMS = ("d4pg", "dqn")
-PRECISIONS = ("fp32", "fp16", "int8", "int8a16", "int4", "int2")
 TRANSPORTS = ("shared_memory", "reverb")
 ADDERS = ("structured", "acme")
 

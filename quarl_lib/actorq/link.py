@@ -18,7 +18,7 @@ RUNNING, ENDED, ABORTED = range(3)  # values of STOP
 
 
 class Link:
-    """The thread that joins the parts; picklable, and the same object in every process.
+    """State that all processes of a run share: picklable, one memory behind every copy.
 
     Every counter has one writer, and an aligned 8-byte store is whole on the machines that this runs on.
     """

@@ -14,12 +14,12 @@ from front to back and the lanes of a vector are rows:
     w2   [panel][column / 16][row][4 bytes]     byte j: columns j, 4 + j, 8 + j, 12 + j; weight = (2 code - 3) * scale
     fp   [panel][column][row]                   float32 or float16
 
-w4 and w2 use all 16 and 4 levels, at odd multiples of half a step: symmetric without a level at zero, so that the
-largest error is absmax/16 and absmax/4 (with a zero it would be absmax/14 and absmax/2). The first and the last layer
-of every integer precision are w8 with 16-bit activations: few of a wide policy's bytes, and where rounding hurts most.
+w4 and w2 use all 16 and 4 levels of a mid-rise quantizer: symmetric without a level at zero, so that the largest
+error is absmax/16 and absmax/4 (of a mid-tread quantizer absmax/14 and absmax/2). The first and the last layer of
+every integer precision are w8 with 16-bit activations: few of a wide policy's bytes, and where rounding hurts most.
 
-What rounding left of a row, on average per column, is its residual. A kernel adds residual * (sum of the activations),
-and so takes back the part of the error that all activations share: a fifth of it behind a ReLU, at one operation a row.
+A row's residual, its mean rounding error, is for bias correction: a kernel adds residual * (sum of the activations) and
+so cancels the error's part that all activations share, a fifth of it behind a ReLU, at one operation a row.
 
 Activations are quantized per call, symmetric, with one scale: code = round half to even(x * (limit / absmax)), scale =
 absmax / limit. The limit is 127 (w8a8, w4a8, w2a8), 255 for w8u8, and for w8a16 the largest that keeps int32 sums from

@@ -8,7 +8,9 @@ from hashlib import blake2b
 
 import numpy as np
 
-PRECISIONS = ("fp32", "fp16", "int8", "int8a16", "int4", "int4g128", "int2")
+# Every precision that an engine may have, from fp32 down, with the bits of a weight in a middle layer: the one list.
+WEIGHT_BITS = {"fp32": 32, "fp16": 16, "int8": 8, "int8a16": 8, "int4": 4, "int4g128": 4, "int2": 2}
+PRECISIONS = tuple(WEIGHT_BITS)
 ACTIVATIONS = ("identity", "relu", "tanh", "elu", "silu")
 HEADS = ("none", "tanh", "clip", "argmax", "categorical", "gaussian")
 MAX_FEATURES = 65536  # int32 sums of 8-bit products cannot overflow below this width

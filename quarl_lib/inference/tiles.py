@@ -19,21 +19,21 @@ def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, .
             values = padded.astype(np.float16 if layer.kind == "fp16" else np.float32)
         return _by_panel([panel.T for panel in _panels(values)]), None, None, None
     if layer.kind.startswith("w8"):
-        scales, codes, rests = _quantize_rows(padded)
+        scales, codes, errors = _quantize_rows(padded)
         sums = codes.sum(axis=1, dtype=np.int32) if layer.row_sums else None
-        residuals = _lane_sums(rests) * scales / np.float32(layer.cols)
+        residuals = _lane_sums(errors) * scales / np.float32(layer.cols)
         columns = layer.kind == "w8u8"
         panels = _panels(codes, TALL_PANEL if columns else PANEL)
         tiles = [panel.T if columns else _interleave(panel, 1) for panel in panels]
         return _by_panel(tiles), scales, sums, residuals
     grouped = padded.reshape(layer.rows_padded, -1, GROUP if layer.kind == "w4g128a8" else layer.cols_padded)
-    scales, codes, rests = _quantize_half_steps(grouped, _LEVELS[layer.kind])
-    codes, rests = codes.reshape(padded.shape), rests.reshape(padded.shape)
-    codes[layer.rows :] = rests[layer.rows :] = 0
-    codes[:, layer.cols :] = rests[:, layer.cols :] = 0
+    scales, codes, errors = _quantize_mid_rise(grouped, _LEVELS[layer.kind])
+    codes, errors = codes.reshape(padded.shape), errors.reshape(padded.shape)
+    codes[layer.rows :] = errors[layer.rows :] = 0
+    codes[:, layer.cols :] = errors[:, layer.cols :] = 0
     total = np.zeros(layer.rows_padded, np.float32)
     for g in range(grouped.shape[1]):
-        total += _lane_sums(rests.reshape(grouped.shape)[:, g]) * (np.float32(2) * scales[:, g])
+        total += _lane_sums(errors.reshape(grouped.shape)[:, g]) * (np.float32(2) * scales[:, g])
     parts, bits = (4, 2) if layer.kind == "w2a8" else (2, 4)
     tiles = [_merge(_interleave(panel, parts), bits) for panel in _panels(codes)]
     scales = _by_panel([panel.T for panel in _panels(scales)]).view(np.float32)
@@ -71,7 +71,7 @@ def _decode_panel(layer: LayerLayout, panel: np.ndarray, rows: int) -> np.ndarra
 
 
 def _quantize_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scales [rows], codes -127..127 (half to even) and what rounding left, in steps."""
+    """Return scales [rows], codes -127..127 (half to even) and rounding errors, in steps."""
     absmax = np.abs(weight).max(axis=1, keepdims=True)
     zero = absmax < TINY
     steps = weight * np.where(zero, np.float32(0), np.float32(127) / np.where(zero, np.float32(1), absmax))
@@ -80,16 +80,16 @@ def _quantize_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return scales, codes.astype(np.int8), steps - codes
 
 
-def _quantize_half_steps(weight: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scales, codes 0..levels-1 for (2 code - levels + 1) * scale, and rests, of [rows, groups, width]."""
+def _quantize_mid_rise(weight: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scales, codes 0..levels-1 for (2 code - levels + 1) * scale, and errors, of [rows, groups, width]."""
     half = np.float32(levels // 2)
     absmax = np.abs(weight).max(axis=2, keepdims=True)
     zero = absmax < TINY
     steps = weight * (half / np.where(zero, np.float32(1), absmax))
     codes = np.clip(steps + half, np.float32(0), np.float32(levels - 1)).astype(np.uint8)
-    rests = steps - (codes.astype(np.float32) - (half - np.float32(0.5)))
+    errors = steps - (codes.astype(np.float32) - (half - np.float32(0.5)))
     scales = np.where(zero, np.float32(0), absmax / np.float32(levels))[:, :, 0]
-    return scales, np.where(zero, 0, codes).astype(np.uint8), np.where(zero, np.float32(0), rests)
+    return scales, np.where(zero, 0, codes).astype(np.uint8), np.where(zero, np.float32(0), errors)
 
 
 def _lane_sums(rows: np.ndarray) -> np.ndarray:

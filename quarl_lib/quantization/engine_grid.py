@@ -10,16 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quarl_lib.quantization.observers import Quantizer
+from quarl_lib.quantization.observers import FakeQuantizer
 
 SMALLEST_ROW = 2.0**-100  # a row whose largest magnitude is below this counts as zeros
 COLUMN_STEP = 16
 
 
-class EngineWeight(Quantizer):
-    """Quantize a weight as `pack` does: 5 bits and more with a code for zero, fewer at odd multiples of half a step.
+class EngineWeight(FakeQuantizer):
+    """Quantize a weight as `pack` does: a mid-tread quantizer from 5 bits on, a mid-rise one (no zero) for fewer.
 
-    What rounding left of a row, on average, is given back to all of the row: the engines' residual.
+    Bias correction: the mean rounding error of each row is added back to it, as the engines do by their residual.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class EngineWeight(Quantizer):
         return result
 
 
-class EngineInput(Quantizer):
+class EngineInput(FakeQuantizer):
     """Quantize a layer's input as the engines do in every call, `limit` being the largest code."""
 
     def __init__(self, num_bits: int, limit: int | None = None) -> None:

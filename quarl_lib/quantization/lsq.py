@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from quarl_lib.quantization.observers import Quantizer
+from quarl_lib.quantization.observers import FakeQuantizer
 
 
-class LearnedStep(Quantizer):
+class LearnedStep(FakeQuantizer):
     """Quantize on a learned step: `running_step` is where it starts, `log_gain` (one or one per channel) is trained.
 
     Learning the logarithm keeps the step positive and makes a target network's average of `log_gain` mean something

@@ -24,7 +24,7 @@ def round_data(x: Tensor, scale: float | Tensor, low: int, high: int) -> Tensor:
     return x
 
 
-class Quantizer(nn.Module):
+class FakeQuantizer(nn.Module):
     """Leave a tensor as it is (32 bits); the base of the others."""
 
     def __init__(self, num_bits: int = FULL_PRECISION) -> None:
@@ -45,11 +45,11 @@ class Quantizer(nn.Module):
         return f"num_bits={self.num_bits}"
 
 
-class RunningRange(Quantizer):
+class RunningRange(FakeQuantizer):
     """Quantize an input per tensor, on the range that training batches had of late.
 
-    The range reaches at once for a new extreme and lets go of an old one slowly. A plain moving average of minima and
-    maxima, as it is usual, is too narrow here: a batch on policy is small and its samples follow one another.
+    A running minimum and maximum: widened at once, narrowed by an exponential moving average. A plain moving average of
+    both, as is usual, is too narrow here: an on-policy batch is small and its samples are correlated.
     """
 
     running_range: Tensor
@@ -78,7 +78,7 @@ class RunningRange(Quantizer):
         return round_data(x.clamp((first - 0.5) * scale, (last + 0.5) * scale), scale, first, last)
 
 
-class TensorRange(Quantizer):
+class TensorRange(FakeQuantizer):
     """Quantize a weight per tensor, from its least to its largest value; nothing is clamped, the gradient is 1."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class TensorRange(Quantizer):
         return round_data(x.clone(), scale, -zero_point, 2**self.num_bits - 1 - zero_point)
 
 
-class ChannelRange(Quantizer):
+class ChannelRange(FakeQuantizer):
     """Quantize a weight per output channel (axis 0) from its least to its largest value; the gradient is 1."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,18 +17,18 @@ from quarl_lib.quantization.calibration import LayerInput, observe_inputs
 from quarl_lib.quantization.quantizers import Quantizer, precision_bits, quantizer_named
 
 LAYERS = (nn.Linear, nn.Conv2d)
-Policy = TypeVar("Policy", bound=nn.Module)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 OBSERVATIONS = ("none", "per_feature", "per_tensor")
 
 
 def quantize_policy(
-    policy: Policy,
+    policy: ModuleT,
     precision: str,
     quantizer: str | None = "paper",
     per_channel: bool = False,
     observation: str = "none",
     calibration: Tensor | None = None,
-) -> Policy:
+) -> ModuleT:
     """Return a copy of `policy` that computes as if its layers ran at `precision`; the original is not touched.
 
     Linear and Conv2d layers are quantized wherever they stand. `calibration` holds observations [n, ...] of a rollout

@@ -21,12 +21,12 @@ from quarl_lib.quantization.lsq import LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import (
     FULL_PRECISION,
     ChannelRange,
-    Quantizer,
+    FakeQuantizer,
     RunningRange,
     TensorRange,
 )
 
-Policy = TypeVar("Policy", bound=nn.Module)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 METHODS = ("minmax", "lsq")
 GRIDS = ("affine", "engine")
 ENGINE_BITS = {"int8": (8, 8), "int8a16": (8, 16), "int4": (4, 8), "int2": (2, 8)}  # weights, activations
@@ -75,11 +75,11 @@ class QATConfig:
         weight_bits, activation_bits = ENGINE_BITS[precision]
         return cls(weight_bits, activation_bits, observation_bits=16, edge_bits=8, grid="engine")
 
-    def weight_quantizer(self, weight: Tensor, at_edge: bool) -> Quantizer:
+    def weight_quantizer(self, weight: Tensor, at_edge: bool) -> FakeQuantizer:
         """Return the quantizer of a Linear [out, in] or Conv2d [out, in, height, width] weight."""
         num_bits = (self.edge_bits or self.weight_bits) if at_edge else self.weight_bits
         if num_bits == FULL_PRECISION:
-            return Quantizer()
+            return FakeQuantizer()
         if self.grid == "engine":
             return EngineWeight(num_bits)
         per_channel = weight.ndim > 2
@@ -87,7 +87,7 @@ class QATConfig:
             return LearnedWeightStep(num_bits, len(weight) if per_channel else 0, weight.ndim)
         return ChannelRange(num_bits) if per_channel else TensorRange(num_bits)
 
-    def input_quantizer(self, weight: Tensor, at_start: bool, at_end: bool, unsigned: bool) -> Quantizer:
+    def input_quantizer(self, weight: Tensor, at_start: bool, at_end: bool, unsigned: bool) -> FakeQuantizer:
         """Return the quantizer of the input of the layer with `weight`; `unsigned` if it comes from a ReLU.
 
         Engines compute the last layer as they compute the first.
@@ -95,7 +95,7 @@ class QATConfig:
         as_observation = at_start or (at_end and self.grid == "engine")
         num_bits = self.observation_bits if as_observation else self.activation_bits
         if num_bits == FULL_PRECISION:
-            return Quantizer()
+            return FakeQuantizer()
         if self.grid == "engine":
             return EngineInput(num_bits, largest_code(num_bits, weight, unsigned and self.weight_bits > 4))
         return LearnedInputStep(num_bits) if self.method == "lsq" else RunningRange(num_bits)
@@ -108,7 +108,9 @@ class FakeQuantLayer(nn.Module):
     bias: Any  # a Parameter or None, which torch's own annotations of Linear and Conv2d tell differently
     running_enabled: Tensor
 
-    def _adopt(self, layer: nn.Linear | nn.Conv2d, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
+    def _adopt(
+        self, layer: nn.Linear | nn.Conv2d, weight_quantizer: FakeQuantizer, input_quantizer: FakeQuantizer
+    ) -> None:
         self.weight, self.bias = layer.weight, layer.bias
         self.weight_quantizer, self.input_quantizer = weight_quantizer, input_quantizer
         # A float, because target networks get their running_* buffers by multiplying and adding.
@@ -129,7 +131,7 @@ class FakeQuantLayer(nn.Module):
 class FakeQuantLinear(FakeQuantLayer, nn.Linear):
     """A Linear layer on quantized operands; its bias stays fp32."""
 
-    def __init__(self, layer: nn.Linear, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
+    def __init__(self, layer: nn.Linear, weight_quantizer: FakeQuantizer, input_quantizer: FakeQuantizer) -> None:
         # On the meta device nothing is drawn from the random generator: a run keeps its fp32 twin's numbers.
         nn.Linear.__init__(self, layer.in_features, layer.out_features, layer.bias is not None, device="meta")
         self._adopt(layer, weight_quantizer, input_quantizer)
@@ -142,7 +144,7 @@ class FakeQuantLinear(FakeQuantLayer, nn.Linear):
 class FakeQuantConv2d(FakeQuantLayer, nn.Conv2d):
     """A Conv2d layer on quantized operands, the weight always per output channel; its bias stays fp32."""
 
-    def __init__(self, layer: nn.Conv2d, weight_quantizer: Quantizer, input_quantizer: Quantizer) -> None:
+    def __init__(self, layer: nn.Conv2d, weight_quantizer: FakeQuantizer, input_quantizer: FakeQuantizer) -> None:
         shape = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "groups")}
         nn.Conv2d.__init__(
             self, layer.in_channels, layer.out_channels, **shape, bias=layer.bias is not None,
@@ -195,7 +197,7 @@ def start_quantization(module: nn.Module) -> None:
         layer.running_enabled.fill_(1.0)
 
 
-def quantize_trained(policy: Policy, where: Sequence[str], config: QATConfig, observations: Tensor) -> Policy:
+def quantize_trained(policy: ModuleT, where: Sequence[str], config: QATConfig, observations: Tensor) -> ModuleT:
     """Return a copy of a trained fp32 policy on QAT's own grid, without training: PTQ with nothing else changed.
 
     The range of every layer's input comes from one pass over `observations` [n, ...].

@@ -63,7 +63,7 @@ def load_by_running_pickles(
     try:
         model = getattr(stable_baselines3, algorithm).load(path, custom_objects=custom, device="cpu")
         return acting_policy(model).requires_grad_(False)
-    except Exception as error:  # code of strangers ran: it may raise anything
+    except Exception as error:  # third-party code ran: it may raise anything
         raise AgentError(f"{path.name}: Stable-Baselines3 cannot load it: {type(error).__name__}: {error}") from error
 
 

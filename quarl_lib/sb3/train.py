@@ -35,15 +35,13 @@ NOT_STORED = (
     *("_last_episode_starts", "replay_buffer_kwargs", "rollout_buffer_kwargs", "start_time"),
 )
 
-Progress = Callable[[int, int, str], None]
-
 
 def train(
     algorithm: str,
     env_id: str,
     seed: int,
     steps: int | None = None,
-    progress: Progress = lambda done, total, what: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     agents_dir: str | Path = "agents",
 ) -> Path:
     """Train one agent and return its archive `<agents_dir>/<algorithm>/<environment>/<environment>.zip`.
@@ -88,7 +86,7 @@ def train_agents(
     algorithms: Collection[str],
     env_ids: Collection[str],
     seed: int,
-    progress: Progress = lambda done, total, what: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     steps: int | None = None,
 ) -> list[tuple[Recipe, str]]:
     """Train every recipe of these algorithms and environments into one folder; go on where one cannot be trained.
@@ -109,7 +107,7 @@ def train_agents(
         def report(done: int, total: int, what: str, number: int = number) -> None:
             progress(done, total, f"agent {number} of {len(recipes)}, {what}")
 
-        if _stands(Path(agents_dir), recipe, seed, steps):
+        if _is_trained(Path(agents_dir), recipe, seed, steps):
             continue
         try:
             train(recipe.algorithm, recipe.env_id, seed, steps, report, agents_dir)
@@ -140,7 +138,7 @@ def make_model(recipe: Recipe, env: VecEnv, seed: int) -> BaseAlgorithm:
     )
 
 
-def learn(model: BaseAlgorithm, recipe: Recipe, seed: int, progress: Progress) -> None:
+def learn(model: BaseAlgorithm, recipe: Recipe, seed: int, progress: Callable[[int, int, str], None]) -> None:
     """Train a model; where the recipe says so, go back to the weights that did best on other episodes meanwhile."""
     report = _Report(progress, recipe)
     if not recipe.select_every_steps:
@@ -176,7 +174,7 @@ def save(model: BaseAlgorithm, path: Path) -> None:
 class _Report(BaseCallback):
     """Hand the number of steps done to a progress function."""
 
-    def __init__(self, progress: Progress, recipe: Recipe) -> None:
+    def __init__(self, progress: Callable[[int, int, str], None], recipe: Recipe) -> None:
         super().__init__()
         self._progress, self._total = progress, recipe.total_steps
         self._what = f"{recipe.algorithm} {recipe.env_id} actor steps"
@@ -186,8 +184,8 @@ class _Report(BaseCallback):
         return True
 
 
-def _stands(agents_dir: Path, recipe: Recipe, seed: int, steps: int | None) -> bool:
-    """Say whether `recipe.json`, which is written last, tells of this very training."""
+def _is_trained(agents_dir: Path, recipe: Recipe, seed: int, steps: int | None) -> bool:
+    """Say whether `recipe.json`, which is written last, describes this very training."""
     record = _folder(agents_dir, recipe) / "recipe.json"
     if not record.exists():
         return False

@@ -1,6 +1,6 @@
 """The convergence curve: noise-free episodes of the learner's fp32 policy at fixed actor steps.
 
-The learner leaves a snapshot and the wall time at which it stood there; this process plays them when it comes to it,
+The learner leaves a snapshot and the wall time at which it stood there; this process plays them as they come,
 at the lowest priority, so that evaluation neither stops the clock nor takes cores from what is timed.
 """
 

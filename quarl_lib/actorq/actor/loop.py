@@ -90,8 +90,8 @@ def run_episode(
     return episode_return, steps, True
 
 
-class Progress:
-    """An actor's counting and pulling between two steps, and its rows."""
+class ActorCallback:
+    """What an actor does after each step and episode: count, pull, log."""
 
     def __init__(self, config: Config, link: Link, actor_id: int, pull: Pull, timer: StageTimer) -> None:
         self._config, self._link, self._actor_id = config, link, actor_id
@@ -181,18 +181,18 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     timer = StageTimer()
     pull = Puller(spec, engine, subscriber, config.weights_precision)
     pull(timer)
-    progress = Progress(config, link, actor_id, pull, timer)
+    callback = ActorCallback(config, link, actor_id, pull, timer)
     timer.reset()
     try:
         while not link.should_stop() and link.actor_steps() < config.actor_steps:
-            played, steps, ended = run_episode(environment, select_action, adder, timer, progress.after_step)
+            played, steps, ended = run_episode(environment, select_action, adder, timer, callback.after_step)
             if ended:
-                progress.after_episode(played, steps)
+                callback.after_episode(played, steps)
         adder.flush()
     except replay.Stopped:
         pass  # the run ends while the ratio held this actor back
     finally:
-        progress.write_rows()
+        callback.write_rows()
 
 
 def wait_for_weights(subscriber: Subscriber, link: Link, timeout_s: float = WEIGHTS_TIMEOUT_S) -> None:

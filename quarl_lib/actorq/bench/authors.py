@@ -17,10 +17,8 @@ from torch import nn
 
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import Subscriber
-from quarl_lib.inference.backends.torch import module_from_spec, quantize_dynamic
+from quarl_lib.inference.backends.torch import SUPPORTED, module_from_spec, quantize_dynamic
 from quarl_lib.inference.spec import PolicySpec, Weights
-
-PRECISIONS = ("fp32", "fp16", "int8")
 
 
 def make_module(spec: PolicySpec, weights: Weights, precision: str) -> nn.Module:
@@ -29,8 +27,8 @@ def make_module(spec: PolicySpec, weights: Weights, precision: str) -> nn.Module
     Raises:
         ValueError: torch.ao has no such precision.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}: the authors' recipe has {', '.join(PRECISIONS)}")
+    if precision not in SUPPORTED:
+        raise ValueError(f"precision={precision!r}: the authors' recipe has {', '.join(SUPPORTED)}")
     module = module_from_spec(spec, weights)
     return module if precision == "fp32" else quantize_dynamic(module, precision)
 

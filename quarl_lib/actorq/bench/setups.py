@@ -35,10 +35,10 @@ class Setup:
         if self.design not in DESIGNS:
             raise ValueError(f"design={self.design!r}: choose one of {', '.join(DESIGNS)}")
         if self.design == "authors":
-            from quarl_lib.actorq.bench.authors import PRECISIONS
+            from quarl_lib.inference.backends.torch import SUPPORTED
 
-            if self.precision not in PRECISIONS:
-                raise ValueError(f"precision={self.precision!r}: the authors' recipe has {', '.join(PRECISIONS)}")
+            if self.precision not in SUPPORTED:
+                raise ValueError(f"precision={self.precision!r}: the authors' recipe has {', '.join(SUPPORTED)}")
             if self.transport != "reverb" or self.communication_precision != "same":
                 raise ValueError(
                     f"transport={self.transport!r}, communication_precision={self.communication_precision!r}: "

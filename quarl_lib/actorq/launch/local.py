@@ -107,12 +107,13 @@ class _Supervisor:
         """Wait a moment, deal with the parts that ended, and say whether the run goes on."""
         connection.wait([process.sentinel for _, process in self.running.values()], LOOK_EVERY_S)
         ended = [(part, process) for part, process in self.running.values() if process.exitcode is not None]
-        for part, process in sorted(ended, key=lambda item: item[0].replaceable):  # a learner's death explains actors'
+        # The learner first: where it died, its actors did because of it.
+        for part, process in sorted(ended, key=lambda item: item[0].replaceable):
             del self.running[part.name]
             if process.exitcode == 0:
                 self._returned(part)
             elif not part.replaceable:
-                raise RunFailed(self._obituary(part, process))
+                raise RunFailed(self._exit_reason(part, process))
             elif not self.link.should_stop():
                 self._replace(part, process)
         if self.link.should_stop() and not self.ending_since:
@@ -127,13 +128,13 @@ class _Supervisor:
 
     def _replace(self, part: Part, process: BaseProcess) -> None:
         self.deaths.append(time.monotonic())
-        obituary = self._obituary(part, process)
-        self.link.log("deaths", [{"part": part.name, "wall_time_s": self.link.wall_time_s(), "reason": obituary}])
+        reason = self._exit_reason(part, process)
+        self.link.log("deaths", [{"part": part.name, "wall_time_s": self.link.wall_time_s(), "reason": reason}])
         if len(self.deaths) == MAX_DEATHS and self.deaths[-1] - self.deaths[0] < DEATHS_WITHIN_S:
-            raise RunFailed(f"actors died {MAX_DEATHS} times within {DEATHS_WITHIN_S:g} s; the last: {obituary}")
+            raise RunFailed(f"actors died {MAX_DEATHS} times within {DEATHS_WITHIN_S:g} s; the last: {reason}")
         self.start(part)
 
-    def _obituary(self, part: Part, process: BaseProcess) -> str:
+    def _exit_reason(self, part: Part, process: BaseProcess) -> str:
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         logs = self.link.directory / "logs"

@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Program:
-    """All parts of one run in the order in which they start, what joins them, and what its progress is called."""
+    """All parts of one run in their starting order, the state that they share, and the name of its progress."""
 
     parts: tuple[Part, ...]
     link: Link

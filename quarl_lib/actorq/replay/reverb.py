@@ -24,7 +24,7 @@ from acme.specs import EnvironmentSpec
 from reverb import structured_writer
 
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.replay.transitions import Batch, Layout, NStep
+from quarl_lib.actorq.replay.transitions import Batch, NStep, TransitionLayout
 
 REPLAY_TABLE = "replay"
 WEIGHTS_TABLE = "model"
@@ -71,7 +71,7 @@ def serve(
     if config.adder == "acme":
         signature = NStepTransitionAdder.signature(spec)
     else:
-        signature = tf.TensorSpec([Layout(spec).size], tf.float32)
+        signature = tf.TensorSpec([TransitionLayout(spec).size], tf.float32)
     replay = reverb.Table(
         REPLAY_TABLE,
         reverb.selectors.Uniform(),
@@ -128,7 +128,7 @@ class NStepAdder(base.Adder):
     def __init__(
         self, config: Config, address: str, spec: EnvironmentSpec, should_stop: Callable[[], bool] = lambda: False
     ) -> None:
-        self._layout, self._nstep = Layout(spec), NStep(config.n_step, config.discount)
+        self._layout, self._nstep = TransitionLayout(spec), NStep(config.n_step, config.discount)
         self._client, self._should_stop = reverb.Client(address), should_stop
         # Handed over in bursts: every append wakes the writer's own thread, which costs more than the append.
         self._flush_period, self._waiting = config.flush_period, list[np.ndarray]()
@@ -221,7 +221,8 @@ def make_dataset(
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     batches = samples.batch(config.batch_size, drop_remainder=True).with_options(options)
-    unpack = functools.partial(_unpack_acme, spec) if config.adder == "acme" else _unpack_vectors(Layout(spec))
+    acme = config.adder == "acme"
+    unpack = functools.partial(_unpack_acme, spec) if acme else _unpack_vectors(TransitionLayout(spec))
     while not should_stop():
         for sample in batches.as_numpy_iterator():  # ends whenever the ratio let no sample through for WAIT_MS
             yield unpack(sample.data)
@@ -233,7 +234,7 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _unpack_vectors(layout: Layout) -> Callable[[np.ndarray], Batch]:
+def _unpack_vectors(layout: TransitionLayout) -> Callable[[np.ndarray], Batch]:
     return lambda data: layout.unpack(_tensor(data))
 
 

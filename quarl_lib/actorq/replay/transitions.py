@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     o_t: torch.Tensor
 
 
-class Layout:
+class TransitionLayout:
     """Where the parts of a transition lie in its vector: o_tm1, a_tm1, r_t, d_t, o_t."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:

@@ -13,7 +13,7 @@ from quarl_lib.inference.backends.onnx_graph import INPUT, OUTPUT, Range, build
 from quarl_lib.inference.observations import ObservationCheck
 from quarl_lib.inference.spec import PolicySpec, Weights
 
-PRECISIONS = ("fp32", "int8", "int4g128")
+SUPPORTED = ("fp32", "int8", "int4g128")
 VNNI_KERNELS = ("avx512", "avxvnni")  # native kernels that run only where the CPU has such instructions
 SILENT = 3  # errors only: warnings about unused constants say nothing to a user
 
@@ -73,7 +73,7 @@ class OnnxEngine(FrameworkEngine):
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
     """Return why onnxruntime cannot run this policy at this precision here, None if it can."""
-    if precision not in PRECISIONS:
+    if precision not in SUPPORTED:
         return f"no kernels for {precision}"
     if spec.conv and precision == "int4g128":
         return "int4g128 is for linear layers only"

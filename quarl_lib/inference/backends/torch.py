@@ -17,7 +17,8 @@ from quarl_lib.inference.heads import middle_and_half_width
 from quarl_lib.inference.spec import Layer, LayerWeights, PolicySpec, Weights
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
-QUANTIZED_DTYPES = {"int8": torch.qint8, "fp16": torch.float16}
+QUANTIZED_DTYPES = {"fp16": torch.float16, "int8": torch.qint8}
+SUPPORTED = ("fp32", *QUANTIZED_DTYPES)
 # The engines whose dynamic int8 is fastest on x86, in this order; onednn and qnnpack never are.
 QUANTIZED_ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
@@ -151,10 +152,10 @@ class TorchEngine(FrameworkEngine):
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
     """Return why torch cannot run this policy at this precision here, None if it can."""
+    if precision not in SUPPORTED:
+        return f"no CPU kernels for {precision}"
     if precision == "fp32":
         return None
-    if precision not in QUANTIZED_DTYPES:
-        return f"no CPU kernels for {precision}"
     if not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
         return f"torch {torch.__version__} no longer has torch.ao.quantization"
     try:

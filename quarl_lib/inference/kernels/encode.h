@@ -5,7 +5,7 @@
 
 enum { LANES = 32 };
 
-/* What rounding left of a row is summed in 32 lanes, each in order, then by halves. */
+/* A row's rounding errors are summed in 32 lanes, each in order, then by halves. */
 typedef struct {
     float lanes[LANES];
 } rests;

@@ -65,7 +65,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Task:
+class Comparison:
     """What one process needs to compare one agent's policies."""
 
     file: AgentFile
@@ -88,7 +88,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
     )
     tasks = [
-        Task(
+        Comparison(
             file, tuple(config.precisions), config.quantizer, config.observation_quantization, config.per_channel,
             config.steps, config.calibration_steps, config.seed,
         )
@@ -101,7 +101,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def act_side_by_side(task: Task) -> pd.DataFrame:
+def act_side_by_side(task: Comparison) -> pd.DataFrame:
     """Return fp32's and every other policy's actions on the same states of one agent."""
     observed = prepare(task.file, task.calibration_steps, task.steps, task.seed)
     if isinstance(observed, Failure):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq.bench.setups import Setup
-from quarl_lib.actorq.config import PRECISIONS
+from quarl_lib.inference import PRECISIONS
 from quarl_lib.metrics import paired_ratio
 
 KEYS = ["task", "hidden", "design", "precision", "update_period"]

@@ -106,12 +106,12 @@ class Config:
                 f"of at least 0 (0: leave it out) and blocks as long as the longest update period, {longest}"
             )
         lone_actors(self)
-        for cell in cells(self):
-            cell.options(self)
+        for training in planned_runs(self):
+            training.options(self)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TrainingRun:
     """One run of the study."""
 
     index: int
@@ -133,12 +133,12 @@ class Cell:
         )  # fmt: skip
 
 
-def cells(config: Config) -> Iterator[Cell]:
+def planned_runs(config: Config) -> Iterator[TrainingRun]:
     """Name the runs in their order: the precisions of one seed side by side, first and last taking turns."""
     for index, task in enumerate(config.tasks):
         for turn, seed in enumerate(config.seeds):
             for precision in config.precisions[:: 1 if turn % 2 == 0 else -1]:
-                yield Cell(index, task, precision, seed)
+                yield TrainingRun(index, task, precision, seed)
 
 
 def lone_actors(config: Config) -> list[Setup]:
@@ -162,20 +162,20 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """
     from quarl_lib.actorq.launch import local
 
-    planned = list(cells(config))
+    planned = list(planned_runs(config))
     total = PARTS_OF_A_RUN * (len(planned) + (config.throughput_rounds > 0))
     folder = Path(os.environ.get(results.RUN_DIR_VARIABLE) or results.PROJECT / "outputs/interactive/actorq_training")
     tables = []
-    for number, cell in enumerate(planned):
+    for number, training in enumerate(planned):
 
-        def report(done: int, of: int, what: str, number: int = number, seed: int = cell.seed) -> None:
+        def report(done: int, of: int, what: str, number: int = number, seed: int = training.seed) -> None:
             done = PARTS_OF_A_RUN * number + int(PARTS_OF_A_RUN * done / of)
             progress(min(done, total - 1), total, f"{what} seed {seed}")
 
-        options = cell.options(config)
-        logged = local.run(options, folder / "runs" / cell.name, progress=report)
+        options = training.options(config)
+        logged = local.run(options, folder / "runs" / training.name, progress=report)
         tables.append(
-            training_runs.long_form(logged, options, config.thresholds[cell.index], folder / "runs" / cell.name)
+            training_runs.long_form(logged, options, config.thresholds[training.index], folder / "runs" / training.name)
         )
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")

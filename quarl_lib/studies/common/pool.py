@@ -13,16 +13,16 @@ import torch
 from quarl_lib.provenance import usable_cores
 from quarl_lib.results import Progress
 
-Task = TypeVar("Task")
+TaskT = TypeVar("TaskT")
 Answer = TypeVar("Answer")
 
 
 def map_tasks(
-    function: Callable[[Task], Answer],
-    tasks: Sequence[Task],
+    function: Callable[[TaskT], Answer],
+    tasks: Sequence[TaskT],
     workers: int,
     progress: Progress,
-    describe: Callable[[Task], str],
+    describe: Callable[[TaskT], str],
 ) -> list[Answer]:
     """Return `function(task)` for every task, in order, computed by `workers` processes (0: one a core, 1: this one).
 

@@ -17,15 +17,15 @@ from quarl_lib.inference.benchmark import Pair, Schedule, milliseconds, one_thre
 from quarl_lib.inference.engines import unsupported
 from quarl_lib.inference.example_policies import example_observations
 from quarl_lib.inference.pack import aligned_empty, pack, packed_size
+from quarl_lib.inference.spec import WEIGHT_BITS
 
 FROZEN = "torch-frozen"
 BASELINE = ("torch", "fp32")
 # The reference kernels in numpy exist to be right: two rows say how slow that is.
-NUMPY_PRECISIONS = ("fp32", "int8")
+NUMPY_MEASURED = ("fp32", "int8")
 CALIBRATION_IMAGES = 32
 OBSERVATIONS_IN_TURN = 16
 SLOW_MS, SLOW_REPEATS = 60.0, 3  # an update slower than this is repeated no more often
-WEIGHT_BITS = {"fp32": 32, "fp16": 16, "int8": 8, "int8a16": 8, "int4": 4, "int4g128": 4, "int2": 2}
 
 Row = dict[str, object]
 
@@ -42,7 +42,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Candidate:
     """One engine of one policy; `backend` is the label in the table."""
 
     backend: str
@@ -61,36 +61,36 @@ def prepared(name: str, spec: PolicySpec, weights: Weights, count: int, rng: np.
     return Policy(name, spec, weights, example_observations(spec, count, rng), calibration)
 
 
-def cells(policy: Policy, backends: list[str]) -> list[Cell]:
+def candidates(policy: Policy, backends: list[str]) -> list[Candidate]:
     """Return a loaded engine for everything that these backends can run on this machine."""
     found = []
     for backend in backends:
         if backend == FROZEN:
-            found.append(Cell(FROZEN, "fp32", _loaded(policy, "fp32", FROZEN)))
+            found.append(Candidate(FROZEN, "fp32", _loaded(policy, "fp32", FROZEN)))
             continue
         for precision in PRECISIONS:
-            if backend == "numpy" and precision not in NUMPY_PRECISIONS:
+            if backend == "numpy" and precision not in NUMPY_MEASURED:
                 continue
             if unsupported(policy.spec, precision, backend) is None:
-                found.append(Cell(backend, precision, _loaded(policy, precision, backend)))
+                found.append(Candidate(backend, precision, _loaded(policy, precision, backend)))
     return found
 
 
 def action_rows(
-    policy: Policy, measured: list[Cell], schedule: Schedule, cold_megabytes: float, rng: np.random.Generator
+    policy: Policy, measured: list[Candidate], schedule: Schedule, cold_megabytes: float, rng: np.random.Generator
 ) -> Iterator[Row]:
-    """Yield the times per action, hot and cold, of every cell, and the times that reading its weights takes."""
-    baseline = next(cell.engine for cell in measured if (cell.backend, cell.precision) == BASELINE)
-    calls = {cell.key: _acting(cell.engine, policy.observations) for cell in measured}
-    for bits in sorted({WEIGHT_BITS[cell.precision] for cell in measured}):
+    """Yield the times per action, hot and cold, of every candidate, and the times that reading its weights takes."""
+    baseline = _baseline(measured)
+    calls = {candidate.key: _acting(candidate.engine, policy.observations) for candidate in measured}
+    for bits in sorted({WEIGHT_BITS[candidate.precision] for candidate in measured}):
         calls[f"memory {bits}"] = reader(policy.spec.num_weights * bits // 8)
     for regime, before in (("hot", None), ("cold", touch(cold_megabytes))):
         pairs = paired(calls, _acting(baseline, policy.observations), schedule, rng, before)
         reads = {pair.name: [p for p in pairs if p.name == pair.name] for pair in pairs}
-        for cell in measured:
-            limits = reads[f"memory {WEIGHT_BITS[cell.precision]}"]
-            for pair, limit in zip(reads[cell.key], limits, strict=True):
-                yield from _pair_rows(policy, cell, regime, pair, limit)
+        for candidate in measured:
+            limits = reads[f"memory {WEIGHT_BITS[candidate.precision]}"]
+            for pair, limit in zip(reads[candidate.key], limits, strict=True):
+                yield from _pair_rows(policy, candidate, regime, pair, limit)
 
 
 def _acting(engine: Engine, observations: np.ndarray) -> Callable[[], object]:
@@ -101,7 +101,11 @@ def _acting(engine: Engine, observations: np.ndarray) -> Callable[[], object]:
     return map(engine, cycle(list(observations[:OBSERVATIONS_IN_TURN]))).__next__
 
 
-def _pair_rows(policy: Policy, cell: Cell, regime: str, pair: Pair, limit: Pair) -> Iterator[Row]:
+def _baseline(measured: list[Candidate]) -> Engine:
+    return next(one.engine for one in measured if (one.backend, one.precision) == BASELINE)
+
+
+def _pair_rows(policy: Policy, candidate: Candidate, regime: str, pair: Pair, limit: Pair) -> Iterator[Row]:
     values = {
         "us": pair.candidate.median_us,
         "us_best": pair.candidate.best_us,
@@ -109,63 +113,63 @@ def _pair_rows(policy: Policy, cell: Cell, regime: str, pair: Pair, limit: Pair)
         "limit_us": limit.candidate.median_us,
     }
     for quantity, value in values.items():
-        yield _row(policy, cell, quantity, value, regime, pair.round)
+        yield _row(policy, candidate, quantity, value, regime, pair.round)
 
 
-def error_rows(policy: Policy, measured: list[Cell]) -> Iterator[Row]:
-    """Yield the errors of every cell's actions against torch fp32; of its Q values where actions are indices.
+def error_rows(policy: Policy, measured: list[Candidate]) -> Iterator[Row]:
+    """Yield the errors of every candidate's actions against torch fp32; of its Q values where actions are indices.
 
     mean_relative_error = mean |action - fp32| / mean |fp32| over all observations and dimensions.
     """
     if policy.spec.head.discrete:
         policy = dataclasses.replace(policy, spec=dataclasses.replace(policy.spec, head=Head()))
         measured = [dataclasses.replace(c, engine=_loaded(policy, c.precision, c.backend)) for c in measured]
-    exact = next(cell.engine for cell in measured if (cell.backend, cell.precision) == BASELINE)(policy.observations)
-    for cell in measured:
-        error = np.abs(cell.engine(policy.observations) - exact)
-        yield _row(policy, cell, "mean_relative_error", float(error.mean() / np.abs(exact).mean()))
-        yield _row(policy, cell, "max_abs_error", float(error.max()))
+    exact = _baseline(measured)(policy.observations)
+    for candidate in measured:
+        error = np.abs(candidate.engine(policy.observations) - exact)
+        yield _row(policy, candidate, "mean_relative_error", float(error.mean() / np.abs(exact).mean()))
+        yield _row(policy, candidate, "max_abs_error", float(error.max()))
 
 
-def update_rows(policy: Policy, measured: list[Cell], repeats: int) -> Iterator[Row]:
+def update_rows(policy: Policy, measured: list[Candidate], repeats: int) -> Iterator[Row]:
     """Yield what new weights cost: quantize and pack at the learner, the message's bytes, load at the actor.
 
     The engines take turns, so that what slows the machine for a moment reaches one repeat of each at most.
     """
     with one_thread():
-        ways = [_message(policy, cell) for cell in measured]
+        ways = [_message(policy, candidate) for candidate in measured]
         messages = [make() for make, _ in ways]
         slow = set()
-        for cell, (_, load), message in zip(measured, ways, messages, strict=True):
+        for candidate, (_, load), message in zip(measured, ways, messages, strict=True):
             load(message)
-            yield _row(policy, cell, "payload_bytes", float(memoryview(message).nbytes))
+            yield _row(policy, candidate, "payload_bytes", float(memoryview(message).nbytes))
         for repeat in range(repeats):
-            for cell, (make, load), message in zip(measured, ways, messages, strict=True):
-                if cell.key in slow and repeat >= SLOW_REPEATS:
+            for candidate, (make, load), message in zip(measured, ways, messages, strict=True):
+                if candidate.key in slow and repeat >= SLOW_REPEATS:
                     continue
                 spent = {"pack_ms": milliseconds(make), "load_ms": milliseconds(partial(load, message))}
-                if cell.backend == "native":
-                    spent["load_in_place_ms"] = milliseconds(partial(cell.engine.load, message))
+                if candidate.backend == "native":
+                    spent["load_in_place_ms"] = milliseconds(partial(candidate.engine.load, message))
                 if sum(spent.values()) > SLOW_MS:
-                    slow.add(cell.key)
+                    slow.add(candidate.key)
                 for quantity, value in spent.items():
-                    yield _row(policy, cell, quantity, value, round_=repeat)
+                    yield _row(policy, candidate, quantity, value, round_=repeat)
 
 
-def _message(policy: Policy, cell: Cell) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+def _message(policy: Policy, candidate: Candidate) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     """Return how a learner makes the message of this backend, and how an actor copies it into its engine."""
     spec, weights = policy.spec, policy.weights
-    engine: Any = cell.engine
-    if cell.backend in ("torch", FROZEN):
+    engine: Any = candidate.engine
+    if candidate.backend in ("torch", FROZEN):
         learner = torch_backend.module_from_spec(spec, weights)
-        return lambda: torch_backend.export(learner, cell.precision), engine.load_export
-    if cell.backend == "onnxruntime":
+        return lambda: torch_backend.export(learner, candidate.precision), engine.load_export
+    if candidate.backend == "onnxruntime":
         from quarl_lib.inference.backends import onnx as onnx_backend
 
-        return lambda: onnx_backend.export(spec, weights, cell.precision, engine.ranges), engine.load_export
+        return lambda: onnx_backend.export(spec, weights, candidate.precision, engine.ranges), engine.load_export
     # Learners pack into a slot that they keep, such as shared memory.
-    slot = aligned_empty(packed_size(spec, cell.precision))
-    return lambda: pack(spec, weights, cell.precision, out=slot), lambda message: engine.load(message, copy=True)
+    slot = aligned_empty(packed_size(spec, candidate.precision))
+    return lambda: pack(spec, weights, candidate.precision, out=slot), lambda message: engine.load(message, copy=True)
 
 
 def _loaded(policy: Policy, precision: str, backend: str) -> Engine:
@@ -182,11 +186,11 @@ def _loaded(policy: Policy, precision: str, backend: str) -> Engine:
     return engine
 
 
-def _row(policy: Policy, cell: Cell, quantity: str, value: float, regime: str = "", round_: int = 0) -> Row:
+def _row(policy: Policy, candidate: Candidate, quantity: str, value: float, regime: str = "", round_: int = 0) -> Row:
     return {
         "policy": policy.name,
-        "backend": cell.backend,
-        "precision": cell.precision,
+        "backend": candidate.backend,
+        "precision": candidate.precision,
         "regime": regime,
         "round": round_,
         "quantity": quantity,

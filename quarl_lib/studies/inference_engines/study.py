@@ -75,7 +75,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         with one_thread():
             spec, weights = example_policy(name, config.seed)
             policy = cells.prepared(name, spec, weights, config.error_observations, rng)
-            measured = cells.cells(policy, config.backends)
+            measured = cells.candidates(policy, config.backends)
             progress(done + 1, total, f"{name}: time {len(measured)} engines")
             rows += cells.action_rows(policy, measured, config.schedule, config.cold_megabytes, rng)
             progress(done + 2, total, f"{name}: errors")

@@ -19,7 +19,7 @@ UNQUANTIZED = {"fp32": "none", "fp16": "cast"}  # what tables say where no quant
 
 
 @dataclass(frozen=True)
-class Cell:
+class PTQCell:
     """What one process needs to measure one cell."""
 
     file: AgentFile
@@ -44,7 +44,7 @@ class Cell:
         return self.quantizer or UNQUANTIZED[self.precision]
 
 
-def measure(cell: Cell) -> pd.DataFrame:
+def measure(cell: PTQCell) -> pd.DataFrame:
     """Return one row per episode; what holds for the whole cell (divergence, agreement) stands in each of them.
 
     A policy that cannot be quantized so (fp16 overflow, NaN weights) is one row with the reason in `error`, an agent

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-PRECISIONS = ("fp32", "fp16", "int8")
-QUANTIZER = "paper"
+PAPER_PRECISIONS = ("fp32", "fp16", "int8")
+PAPER_QUANTIZER = "paper"
 
 
 @lru_cache(maxsize=1)
@@ -22,7 +22,7 @@ def values_for(algorithm: str, env_id: str, precision: str, quantizer: str) -> t
     """Return the paper's (return, KL divergence) of a cell, NaN where it has none; it states a KL for int8 only."""
     game = re.sub(r"^ALE/(.*)-v5$", r"\1NoFrameskip-v4", env_id)
     rows = load()[(load().algorithm == algorithm) & (load().env_id == game)]
-    if rows.empty or precision not in PRECISIONS or (precision == "int8" and quantizer != QUANTIZER):
+    if rows.empty or precision not in PAPER_PRECISIONS or (precision == "int8" and quantizer != PAPER_QUANTIZER):
         return float("nan"), float("nan")
     row = rows.iloc[0]
     kl = row.paper_int8_kl if precision == "int8" else float("nan")

@@ -13,7 +13,7 @@ from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.agents import choose_agents
 from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.ptq_study import paper_table2
-from quarl_lib.studies.ptq_study.cells import Cell, measure
+from quarl_lib.studies.ptq_study.cells import PTQCell, measure
 
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
 TABLE_COLUMNS = (
@@ -101,7 +101,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
     )
     tasks = [
-        Cell(
+        PTQCell(
             file, *cell, config.per_channel, config.episodes, config.calibration_steps, config.kl_states,
             config.deterministic_std, config.seed,
         )

@@ -77,7 +77,7 @@ FP32 = Bits(32, 32, 32, 32)
 
 
 @dataclass(frozen=True)
-class Cell:
+class QATCell:
     """One policy of the sweep: what is trained on, how, and how long it is looked at."""
 
     algorithm: str
@@ -113,7 +113,7 @@ class Cell:
         return (self.directory / "episodes.parquet").exists()
 
     @property
-    def fp32(self) -> Cell:
+    def fp32(self) -> QATCell:
         """The fp32 training with the same seed."""
         return dataclasses.replace(self, method="fp32", bits=FP32, quant_delay_steps=0, calibration_steps=0)
 
@@ -132,17 +132,17 @@ def digest_of_sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def read(cell: Cell) -> pd.DataFrame:
+def read(cell: QATCell) -> pd.DataFrame:
     """Return a finished cell's episodes."""
     return pd.read_parquet(cell.directory / "episodes.parquet")
 
 
-def read_levels(cell: Cell) -> pd.DataFrame:
+def read_levels(cell: QATCell) -> pd.DataFrame:
     """Return how often a finished cell's layers hold which weight: layer, weight, count."""
     return pd.read_parquet(cell.directory / "levels.parquet")
 
 
-def measure(cell: Cell) -> None:
+def measure(cell: QATCell) -> None:
     """Train (or quantize) a cell's policy, let it play, and store one row an episode; nothing if that was done before.
 
     PTQ needs the fp32 cell of its seed to be finished.
@@ -159,7 +159,7 @@ def measure(cell: Cell) -> None:
     write_atomically(cell.directory / "episodes.parquet", lambda path: table.to_parquet(path, index=False))
 
 
-def _trained(cell: Cell) -> tuple[Agent, float]:
+def _trained(cell: QATCell) -> tuple[Agent, float]:
     """Train by the recipe and return the agent and the processor's seconds, trials aside."""
     recipe = dataclasses.replace(recipe_for(cell.algorithm, cell.env_id), total_steps=cell.actor_steps)
     callbacks: list[QuantDelay | KeepBest] = []
@@ -184,7 +184,7 @@ def _trained(cell: Cell) -> tuple[Agent, float]:
     return agent, seconds
 
 
-def _quantized(cell: Cell) -> tuple[Agent, float]:
+def _quantized(cell: QATCell) -> tuple[Agent, float]:
     """Quantize the fp32 agent on the grid of QAT, its inputs' ranges from a rollout of its own."""
     agent = load_agent(cell.archive)
     observations = torch.from_numpy(rollout(agent, agent.policy, cell.calibration_steps, CALIBRATION_SEED))

@@ -13,7 +13,7 @@ from quarl_lib.results import PROJECT, Progress, no_progress
 from quarl_lib.sb3.qat_policies import POLICIES
 from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.studies.common.pool import map_tasks
-from quarl_lib.studies.qat_bit_sweep.cells import FP32, Bits, Cell, digest_of_sources, measure, read, read_levels
+from quarl_lib.studies.qat_bit_sweep.cells import FP32, Bits, QATCell, digest_of_sources, measure, read, read_levels
 
 METHODS = ("qat", "qat_lsq", "qat_engine")
 AGENT = ["algorithm", "env_id"]
@@ -81,7 +81,7 @@ def parse_agent(text: str) -> tuple[str, str, int]:
     return algorithm, recipe.env_id, int(steps) or recipe.total_steps
 
 
-def cells_of(config: Config) -> tuple[list[Cell], list[Cell]]:
+def cells_of(config: Config) -> tuple[list[QATCell], list[QATCell]]:
     """Return the cells that train, and those of PTQ, which start from the fp32 ones; none twice."""
     directory = Path(config.cells_dir) if config.cells_dir else PROJECT / "outputs" / "cells"
     sources = digest_of_sources()
@@ -91,16 +91,16 @@ def cells_of(config: Config) -> tuple[list[Cell], list[Cell]]:
         select = delay if recipe_for(algorithm, env_id).select_every_steps else 0
         for seed in config.seeds:
             common = (seed, delay, select, config.episodes, 0, directory, sources)
-            fp32 = Cell(algorithm, env_id, steps, "fp32", FP32, *common).fp32
+            fp32 = QATCell(algorithm, env_id, steps, "fp32", FP32, *common).fp32
             trained.append(fp32)
             for method in config.methods:
                 ptq = ptq_of(method)
                 for bits in map(Bits.parse, config.bits):
                     if method == "qat_engine":
                         bits = Bits(bits.weight, activation=8, observation=16, edge=8)
-                    trained.append(Cell(algorithm, env_id, steps, method, bits, *common))
+                    trained.append(QATCell(algorithm, env_id, steps, method, bits, *common))
                     common_ptq = (seed, 0, select, config.episodes, config.calibration_steps, directory, sources)
-                    rounded.append(Cell(algorithm, env_id, steps, ptq, bits, *common_ptq))
+                    rounded.append(QATCell(algorithm, env_id, steps, ptq, bits, *common_ptq))
     return list(dict.fromkeys(trained)), list(dict.fromkeys(rounded))
 
 

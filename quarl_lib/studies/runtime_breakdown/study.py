@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import DESIGNS, Setup
 from quarl_lib.actorq.bench.throughput_parts import STAGES
+from quarl_lib.inference.backends import torch as torch_backend
 from quarl_lib.metrics import paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_blocks, in_order, paired_speedup
@@ -28,7 +29,6 @@ SUMMARY_COLUMNS = (
     *LOAD_OVER_AUTHORS,
 )  # fmt: skip
 NEW_WEIGHTS = ["pull", "deserialize", "load_weights"]
-AUTHORS_PRECISIONS = ("fp32", "fp16", "int8")  # what torch.ao runs
 COMPONENTS = {
     "select_action": "inference", "env_step": "environment", "learner_step": "learner step", "sample": "sample",
     "observe": "communication", "pull": "communication", "deserialize": "communication",
@@ -87,7 +87,7 @@ def setups(config: Config) -> list[Setup]:
         for design in config.designs
         for period in config.update_periods
         for precision in config.precisions
-        if design == "packed" or precision in AUTHORS_PRECISIONS
+        if design == "packed" or precision in torch_backend.SUPPORTED
     ]
 
 

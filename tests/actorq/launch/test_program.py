@@ -34,8 +34,8 @@ def _warm() -> None:
 def check(config: Config, tables: dict) -> None:
     """Hold a finished run's tables against its config."""
     timing = tables["timing"]
-    assert timing.query("part == 'actor'").stage.isin(launch_local_stages("actor")).all()
-    assert set(timing.query("part == 'learner'").stage) == launch_local_stages("learner")
+    assert timing.query("part == 'actor'").stage.isin(stages_of("actor")).all()
+    assert set(timing.query("part == 'learner'").stage) == stages_of("learner")
     steps = timing.query("stage == 'select_action'")["count"].sum()
     assert config.actor_steps <= steps < config.actor_steps + 200
     assert timing.learner_steps.max() > 0
@@ -47,7 +47,7 @@ def check(config: Config, tables: dict) -> None:
     assert config.n_actors < pulled <= timing.query("stage == 'pull'")["count"].sum()
 
 
-def launch_local_stages(part: str) -> set[str]:
+def stages_of(part: str) -> set[str]:
     if part == "learner":
         return {"sample", "learner_step", "quantize", "broadcast"}
     return {"env_step", "select_action", "observe", "pull", "deserialize", "load_weights"}

@@ -10,7 +10,7 @@ import pytest
 from acme import specs
 
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.replay.transitions import Layout, NStep
+from quarl_lib.actorq.replay.transitions import NStep, TransitionLayout
 from quarl_lib.envs import control
 
 OBSERVATION, ACTION = specs.Array((3,), np.float32), specs.BoundedArray((2,), np.float32, -1.0, 1.0)
@@ -97,11 +97,11 @@ def test_episode_shorter_than_n():
 def test_layout_round_trip():
     import torch
 
-    layout = Layout(SPEC)
+    layout = TransitionLayout(SPEC)
     vector = layout.pack([1, 2, 3], [4, 5], 6.0, 0.5, [7, 8, 9])
     batch = layout.unpack(torch.from_numpy(vector[None]))
     assert [part.tolist() for part in batch] == [[[1, 2, 3]], [[4, 5]], [6.0], [0.5], [[7, 8, 9]]]
-    discrete = Layout(SPEC._replace(actions=specs.DiscreteArray(3)))
+    discrete = TransitionLayout(SPEC._replace(actions=specs.DiscreteArray(3)))
     action = discrete.unpack(torch.from_numpy(discrete.pack([0] * 3, 2, 0.0, 1.0, [0] * 3)[None])).a_tm1
     assert action.dtype == torch.int64
     assert action.tolist() == [2]
@@ -119,7 +119,7 @@ def test_same_transitions_as_acme(replay, server, length, n_step):
         assert replay.insert_and_sample_counts(address)[0] == count
         found[adder] = contents(replay, address, count)
     ours = sorted(np.asarray(item).tolist() for item in found["structured"])
-    layout = Layout(SPEC)
+    layout = TransitionLayout(SPEC)
     acmes = sorted(
         layout.pack(t.observation, t.action, float(t.reward), float(t.discount), t.next_observation).tolist()
         for t in found["acme"]

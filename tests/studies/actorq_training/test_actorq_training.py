@@ -250,7 +250,7 @@ def test_nothing_reached_is_said_and_drawn(table):
 
 def test_precisions_take_turns_and_stay_side_by_side():
     config = study.Config(seeds=[0, 1])
-    order = [(cell.task, cell.seed, cell.precision) for cell in study.cells(config)]
+    order = [(run.task, run.seed, run.precision) for run in study.planned_runs(config)]
     assert [precision for _, _, precision in order] == ["fp32", "int8", "int8", "fp32"] * 2
     assert [seed for _, seed, _ in order] == [0, 0, 1, 1] * 2
 
@@ -297,6 +297,6 @@ def test_both_algorithms_for_real(tmp_path, monkeypatch):
     assert {"env_step", "select_action", "observe", "pull", "load_weights", "sample", "learner_step", "quantize",
             "broadcast"} <= set(stages.stage)  # fmt: skip
     assert (training_speed.lone_actor(table).steps_per_s > 0).all()
-    for cell in study.cells(config):
-        assert (tmp_path / "runs" / cell.name / "emissions.csv").stat().st_size > 100
-        assert not list((tmp_path / "runs" / cell.name / "snapshots").glob("*"))
+    for run in study.planned_runs(config):
+        assert (tmp_path / "runs" / run.name / "emissions.csv").stat().st_size > 100
+        assert not list((tmp_path / "runs" / run.name / "snapshots").glob("*"))
