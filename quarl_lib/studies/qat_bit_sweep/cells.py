@@ -9,6 +9,7 @@ import re
 import time
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +22,7 @@ from quarl_lib.sb3.keep_best import KeepBest
 from quarl_lib.sb3.qat_export import trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
 from quarl_lib.sb3.recipes import recipe_for
-from quarl_lib.sb3.train import make_model, make_training_env, save
+from quarl_lib.sb3.train import PACKAGES, make_model, make_training_env, save
 
 TRAINED, ROUNDED = ("fp32", "qat", "qat_lsq", "qat_engine"), ("ptq", "ptq_engine")
 EVALUATION_SEED = 1_000_000  # far from any seed used in training
@@ -92,6 +93,7 @@ class QATCell:
     calibration_steps: int
     cells_dir: Path
     sources: str  # `digest_of_sources()` when the sweep began
+    versions: str  # `versions_of_libraries()` then
 
     @property
     def name(self) -> str:
@@ -132,6 +134,11 @@ def digest_of_sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
+def versions_of_libraries() -> str:
+    """Return the versions of the libraries that train and play, e.g. "torch 2.6.0"."""
+    return ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+
+
 def read(cell: QATCell) -> pd.DataFrame:
     """Return a finished cell's episodes."""
     return pd.read_parquet(cell.directory / "episodes.parquet")
@@ -151,7 +158,9 @@ def measure(cell: QATCell) -> None:
         return
     agent, seconds = _quantized(cell) if cell.method in ROUNDED else _trained(cell)
     episodes = evaluate(agent, agent.policy, cell.episodes, EVALUATION_SEED)
-    settings = {name: value for name, value in vars(cell).items() if name not in ("bits", "cells_dir", "sources")}
+    settings = {
+        name: value for name, value in vars(cell).items() if name not in ("bits", "cells_dir", "sources", "versions")
+    }
     for part, value in vars(cell.bits).items():
         settings[f"{part}_bits"] = value
     table = episodes.rename(columns={"seed": "episode_seed"}).assign(**settings, training_cpu_s=seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.studies.common.intervals import brackets
 from quarl_lib.studies.qat_bit_sweep.study import AGENT, BITS, METHODS, ptq_of
 
@@ -67,6 +68,24 @@ def cost(summary: pd.DataFrame) -> str:
         f"times fp32's processor time over the same seeds; most for {most.algorithm} on {most.env_id} at "
         f"{most.weight_bits} bits {brackets(most.ratio_low, most.ratio_high, 'seed')}."
     )
+
+
+def weights_kept(summary: pd.DataFrame) -> str:
+    """Say which agents are their training's last weights, and which the best of its trials."""
+    agents = summary[AGENT].drop_duplicates().itertuples(index=False)
+    recipes = [recipe_for(algorithm, env_id) for algorithm, env_id in agents]
+    last = [f"{recipe.algorithm} {recipe.env_id}" for recipe in recipes if not recipe.select_every_steps]
+    best = [
+        f"{recipe.algorithm} {recipe.env_id} (every {recipe.select_every_steps:,} steps)"
+        for recipe in recipes
+        if recipe.select_every_steps
+    ]
+    said = []
+    if last:
+        said.append(f"The weights measured are the training's last, not its best, for {', '.join(last)}.")
+    if best:
+        said.append(f"They are those that did best in trials of their own, fp32 and QAT alike, for {', '.join(best)}.")
+    return " ".join(said)
 
 
 def key_figure(summary: pd.DataFrame) -> str:

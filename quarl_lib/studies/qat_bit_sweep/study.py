@@ -13,7 +13,16 @@ from quarl_lib.results import PROJECT, Progress, no_progress
 from quarl_lib.sb3.qat_policies import POLICIES
 from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.studies.common.pool import map_tasks
-from quarl_lib.studies.qat_bit_sweep.cells import FP32, Bits, QATCell, digest_of_sources, measure, read, read_levels
+from quarl_lib.studies.qat_bit_sweep.cells import (
+    FP32,
+    Bits,
+    QATCell,
+    digest_of_sources,
+    measure,
+    read,
+    read_levels,
+    versions_of_libraries,
+)
 
 METHODS = ("qat", "qat_lsq", "qat_engine")
 AGENT = ["algorithm", "env_id"]
@@ -84,13 +93,13 @@ def parse_agent(text: str) -> tuple[str, str, int]:
 def cells_of(config: Config) -> tuple[list[QATCell], list[QATCell]]:
     """Return the cells that train, and those of PTQ, which start from the fp32 ones; none twice."""
     directory = Path(config.cells_dir) if config.cells_dir else PROJECT / "outputs" / "cells"
-    sources = digest_of_sources()
+    code = (digest_of_sources(), versions_of_libraries())
     trained, rounded = [], []
     for algorithm, env_id, steps in map(parse_agent, config.agents):
         delay = round(config.delay_share * steps)
         select = delay if recipe_for(algorithm, env_id).select_every_steps else 0
         for seed in config.seeds:
-            common = (seed, delay, select, config.episodes, 0, directory, sources)
+            common = (seed, delay, select, config.episodes, 0, directory, *code)
             fp32 = QATCell(algorithm, env_id, steps, "fp32", FP32, *common).fp32
             trained.append(fp32)
             for method in config.methods:
@@ -99,7 +108,7 @@ def cells_of(config: Config) -> tuple[list[QATCell], list[QATCell]]:
                     if method == "qat_engine":
                         bits = Bits(bits.weight, activation=8, observation=16, edge=8)
                     trained.append(QATCell(algorithm, env_id, steps, method, bits, *common))
-                    common_ptq = (seed, 0, select, config.episodes, config.calibration_steps, directory, sources)
+                    common_ptq = (seed, 0, select, config.episodes, config.calibration_steps, directory, *code)
                     rounded.append(QATCell(algorithm, env_id, steps, ptq, bits, *common_ptq))
     return list(dict.fromkeys(trained)), list(dict.fromkeys(rounded))
 

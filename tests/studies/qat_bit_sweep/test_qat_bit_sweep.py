@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,11 @@ BITS = ("weight_bits", "activation_bits", "observation_bits", "edge_bits")
 def tiny(tmp_path, **options) -> study.Config:
     defaults = {"agents": ["A2C/CartPole-v1/400"], "bits": ["2"], "episodes": 2, "calibration_steps": 50, "workers": 1}
     return study.Config(**{**defaults, "cells_dir": str(tmp_path / "cells"), **options})
+
+
+def stamps_of(tmp_path) -> dict[str, int]:
+    """Return when each finished cell was written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/episodes.parquet")}
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +79,17 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     assert figures.training_time(summary).get_xlabel().endswith("(← better)")
 
 
-def test_a_finished_cell_is_never_trained_twice(tmp_path, monkeypatch):
+def test_a_finished_cell_is_never_trained_twice(tmp_path):
     first = study.run(tiny(tmp_path, seeds=[0]))
-    trained = []
-    real = cells._trained
-    monkeypatch.setattr(cells, "_trained", lambda cell: trained.append(cell.name) or real(cell))
+    stamps = stamps_of(tmp_path)
     pd.testing.assert_frame_equal(study.run(tiny(tmp_path, seeds=[0])), first)
-    assert trained == []
-    study.run(tiny(tmp_path, seeds=[0, 1], bits=["2", "3"]))
-    assert sorted(trained) == [
+    assert stamps_of(tmp_path) == stamps
+    wider = tiny(tmp_path, seeds=[0, 1], bits=["2", "3"])
+    study.run(wider)
+    after = stamps_of(tmp_path)
+    assert stamps.items() <= after.items()
+    trained, _ = study.cells_of(wider)
+    assert sorted(cell.name for cell in trained if cell.directory.name not in stamps) == [
         "A2C CartPole-v1 fp32 seed 1", "A2C CartPole-v1 qat 2 bits seed 1",
         "A2C CartPole-v1 qat 3 bits seed 0", "A2C CartPole-v1 qat 3 bits seed 1",
     ]  # fmt: skip
@@ -93,6 +101,26 @@ def test_another_recipe_delay_or_code_is_another_cell(tmp_path):
     assert fp32.directory == same_fp32.directory  # fp32 knows no delay
     assert qat.directory != other_qat.directory
     assert cells.dataclasses.replace(qat, sources="changed").directory != qat.directory
+
+
+@pytest.mark.parametrize("library", ["torch", "stable-baselines3", "gymnasium", "numpy"])
+def test_another_version_of_a_library_is_another_cell(tmp_path, monkeypatch, library):
+    (fp32, qat), (ptq,) = study.cells_of(tiny(tmp_path, seeds=[0]))
+    installed = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "99.9" if name == library else installed(name))
+    (other_fp32, other_qat), (other_ptq,) = study.cells_of(tiny(tmp_path, seeds=[0]))
+    for cell, other in ((fp32, other_fp32), (qat, other_qat), (ptq, other_ptq)):
+        assert other.directory != cell.directory
+        assert f"{library} 99.9" in other.versions
+
+
+def test_the_report_says_whose_weights_were_kept():
+    agents = [("PPO", "CartPole-v1"), ("DQN", "CartPole-v1"), ("DQN", "CartPole-v1")]
+    said = sentences.weights_kept(pd.DataFrame(agents, columns=["algorithm", "env_id"]))
+    last, best = said.split(". ")
+    assert last.endswith("last, not its best, for PPO CartPole-v1")
+    assert best.endswith("for DQN CartPole-v1 (every 2,000 steps).")
+    assert "best in trials" not in sentences.weights_kept(pd.DataFrame(agents[:1], columns=["algorithm", "env_id"]))
 
 
 def test_the_same_cell_gives_the_same_numbers(tmp_path):
