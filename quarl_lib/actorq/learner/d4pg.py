@@ -11,6 +11,7 @@ from torch.nn import functional
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner.networks import DistributionalCritic, make_policy
+from quarl_lib.actorq.learner.shapes import check_shapes
 from quarl_lib.actorq.learner.state import State, apply_gradients, count_step, make_state
 from quarl_lib.actorq.replay.transitions import Batch
 
@@ -27,7 +28,11 @@ def project(atoms: torch.Tensor, probabilities: torch.Tensor, support: torch.Ten
 
     Returns:
         [B, N], rows summing to what `probabilities` sum to.
+
+    Raises:
+        ValueError: a shape is another.
     """
+    check_shapes("B K, B K, N", atoms=atoms, probabilities=probabilities, support=support)
     spacing = (support[-1] - support[0]) / (len(support) - 1)
     position = ((atoms.clamp(support[0], support[-1]) - support[0]) / spacing).clamp_(0, len(support) - 1)
     below = position.floor()
@@ -42,17 +47,32 @@ def project(atoms: torch.Tensor, probabilities: torch.Tensor, support: torch.Ten
 def target_distribution(
     next_logits: torch.Tensor, r_t: torch.Tensor, d_t: torch.Tensor, support: torch.Tensor
 ) -> torch.Tensor:
-    """Return the distribution of r_t + d_t Z over the support: [B, N] logits, [B], [B], [N] -> [B, N]."""
+    """Return the distribution of r_t + d_t Z over the support: [B, N] logits, [B], [B], [N] -> [B, N].
+
+    Raises:
+        ValueError: a shape is another.
+    """
+    check_shapes("B N, B, B, N", next_logits=next_logits, r_t=r_t, d_t=d_t, support=support)
     return project(r_t[:, None] + d_t[:, None] * support, functional.softmax(next_logits, -1), support)
 
 
 def critic_loss(logits_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of the critic's distributions against their targets, both [B, N]."""
+    """Return the mean cross entropy of the critic's distributions against their targets, both [B, N].
+
+    Raises:
+        ValueError: a shape is another.
+    """
+    check_shapes("B N, B N", logits_tm1=logits_tm1, target=target)
     return -(target * functional.log_softmax(logits_tm1, -1)).sum(-1).mean()
 
 
 def mean_value(logits: torch.Tensor, support: torch.Tensor) -> torch.Tensor:
-    """Return each distribution's mean: [B, N] -> [B]."""
+    """Return each distribution's mean: [B, N] logits, [N] -> [B].
+
+    Raises:
+        ValueError: a shape is another.
+    """
+    check_shapes("B N, N", logits=logits, support=support)
     return (functional.softmax(logits, -1) * support).sum(-1)
 
 

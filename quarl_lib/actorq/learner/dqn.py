@@ -9,6 +9,7 @@ from torch.nn import functional
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner.networks import mlp
+from quarl_lib.actorq.learner.shapes import check_shapes
 from quarl_lib.actorq.learner.state import State, apply_gradients, count_step, make_state
 from quarl_lib.actorq.replay.transitions import Batch
 
@@ -19,13 +20,22 @@ def td_target(
     """Return r_t + d_t * target_q_t[argmax selector_q_t]: [B], [B], [B, A], [B, A] -> [B].
 
     Double Q-learning selects by the online network's values, plain Q-learning by the target's own.
+
+    Raises:
+        ValueError: a shape is another.
     """
+    check_shapes("B, B, B A, B A", r_t=r_t, d_t=d_t, target_q_t=target_q_t, selector_q_t=selector_q_t)
     best = selector_q_t.argmax(-1, keepdim=True)
     return r_t + d_t * target_q_t.gather(1, best)[:, 0]
 
 
 def q_loss(q_tm1: torch.Tensor, a_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean Huber loss (threshold 1) of the taken actions' values: [B, A], int64 [B], [B] -> scalar."""
+    """Return the mean Huber loss (threshold 1) of the taken actions' values: [B, A], int64 [B], [B] -> scalar.
+
+    Raises:
+        ValueError: a shape is another.
+    """
+    check_shapes("B A, B, B", q_tm1=q_tm1, a_tm1=a_tm1, target=target)
     return functional.huber_loss(q_tm1.gather(1, a_tm1[:, None])[:, 0], target)
 
 

@@ -56,6 +56,28 @@ def test_projection_by_hand():
     np.testing.assert_allclose(d4pg.project(atoms, probabilities, support), expected, atol=1e-6)
 
 
+WIDE, ROW, COLUMN, SUPPORT = torch.zeros(4, 3), torch.zeros(4), torch.zeros(4, 1), torch.linspace(-1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "named"),
+    [
+        (d4pg.project, (WIDE, ROW, SUPPORT), r"probabilities has shape \[4\]: give \[B, K\], B = 4, K = 3"),
+        (d4pg.project, (WIDE, WIDE[:, :2], SUPPORT), r"probabilities has shape \[4, 2\]"),
+        (d4pg.project, (WIDE, WIDE, SUPPORT[None]), r"support has shape \[1, 3\]: give \[N\]"),
+        (d4pg.target_distribution, (WIDE, COLUMN, ROW, SUPPORT), r"r_t has shape \[4, 1\]: give \[B\]"),
+        (d4pg.target_distribution, (WIDE, ROW, torch.tensor(0.9), SUPPORT), r"d_t has shape \[\]"),
+        (d4pg.target_distribution, (WIDE, ROW, ROW, torch.zeros(4)), r"support has shape \[4\]: give \[N\]"),
+        (d4pg.critic_loss, (WIDE, WIDE[:1]), r"target has shape \[1, 3\]: give \[B, N\], B = 4"),
+        (d4pg.critic_loss, (WIDE[0], WIDE), r"logits_tm1 has shape \[3\]: give \[B, N\]"),
+        (d4pg.mean_value, (WIDE, COLUMN), r"support has shape \[4, 1\]"),
+    ],
+)
+def test_wrong_shapes_are_refused_before_they_broadcast(loss, arguments, named):
+    with pytest.raises(ValueError, match=named):
+        loss(*arguments)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 60), st.floats(-200, 100), st.floats(0.1, 300), st.integers(0, 10_000))
 def test_projection_against_two_independent_ones(num_atoms, vmin, width, seed):

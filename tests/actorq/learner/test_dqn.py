@@ -37,6 +37,26 @@ def test_loss_by_hand():
     assert float(loss) == pytest.approx((0.5 * 0.5**2 + (3.0 - 0.5)) / 2)
 
 
+Q, ROW, COLUMN = torch.zeros(4, 3), torch.zeros(4), torch.zeros(4, 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "named"),
+    [
+        (dqn.td_target, (COLUMN, ROW, Q, Q), r"r_t has shape \[4, 1\]: give \[B\]"),
+        (dqn.td_target, (ROW, torch.tensor(0.9), Q, Q), r"d_t has shape \[\]: give \[B\], B = 4"),
+        (dqn.td_target, (ROW, ROW, ROW, Q), r"target_q_t has shape \[4\]: give \[B, A\]"),
+        (dqn.td_target, (ROW, ROW, Q, Q[:, :2]), r"selector_q_t has shape \[4, 2\]"),
+        (dqn.q_loss, (Q, COLUMN.long(), ROW), r"a_tm1 has shape \[4, 1\]"),
+        (dqn.q_loss, (Q, ROW.long(), COLUMN), r"target has shape \[4, 1\]"),
+        (dqn.q_loss, (Q, ROW[:2].long(), ROW), r"a_tm1 has shape \[2\]: give \[B\], B = 4"),
+    ],
+)
+def test_wrong_shapes_are_refused_before_they_broadcast(loss, arguments, named):
+    with pytest.raises(ValueError, match=named):
+        loss(*arguments)
+
+
 def test_target_and_loss_against_a_loop():
     rng = np.random.default_rng(0)
     batch, actions = 50, 4
