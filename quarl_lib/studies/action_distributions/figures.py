@@ -14,7 +14,7 @@ BINS = 50
 ECDF_POINTS = 400
 
 
-def discrete_bars(table: pd.DataFrame) -> Figure:
+def discrete_panels(table: pd.DataFrame) -> Figure:
     """Draw one panel per agent: how often each discrete action is taken, precisions side by side."""
     measured = _measured(table, discrete=True)
     agents = list(dict.fromkeys(measured.agent))
@@ -46,7 +46,7 @@ def draw_bars(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def continuous_histograms(table: pd.DataFrame, max_dimensions: int = 3) -> Figure:
+def continuous_panels(table: pd.DataFrame, max_dimensions: int = 3) -> Figure:
     """Draw one panel per agent and action dimension: outlines of the precisions' histograms over fp32's area."""
     measured = _measured(table, discrete=False)
     measured = measured[measured.dimension < max_dimensions]
@@ -84,7 +84,7 @@ def draw_histogram(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def difference_ecdf(table: pd.DataFrame) -> Figure:
+def difference_panels(table: pd.DataFrame) -> Figure:
     """Draw one panel per continuous agent: the share of actions within a distance of fp32's, log distance."""
     measured = _measured(table, discrete=False)
     agents = list(dict.fromkeys(measured.agent))

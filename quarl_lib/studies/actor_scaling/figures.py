@@ -34,7 +34,7 @@ def time_over_actors(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return better(ax, "lower")
 
 
-def projection(table: pd.DataFrame) -> Figure:
+def projection_panels(table: pd.DataFrame) -> Figure:
     """Draw projected steps a second over cores for actors, a panel per learner speed; flat: the learner binds."""
     speeds = sorted(set(table.learner_ms))
     figure, line = plt.subplots(1, len(speeds), figsize=(3.4 * len(speeds), 3.4), squeeze=False, sharey=True)

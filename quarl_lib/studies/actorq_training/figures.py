@@ -19,7 +19,7 @@ GRID_POINTS = 200
 PAPER_GREY = "#999999"
 
 
-def convergence(curves: pd.DataFrame, thresholds: dict[str, float], clock: str = "wall_time_s") -> Figure:
+def convergence_panels(curves: pd.DataFrame, thresholds: dict[str, float], clock: str = "wall_time_s") -> Figure:
     """Draw return over time or steps, a panel per task: mean over seeds, band from the worst to the best seed.
 
     A seed that ended, its threshold confirmed, stays where it ended; the curve stops with the last seed.
@@ -57,7 +57,7 @@ def _on_one_grid(rows: pd.DataFrame, clock: str) -> tuple[np.ndarray, np.ndarray
     return grid, np.stack([np.interp(grid, p.index, p.to_numpy()) for p in points])
 
 
-def ratios(summary: pd.DataFrame) -> Figure:
+def ratio_panels(summary: pd.DataFrame) -> Figure:
     """Draw speedup and CO2 ratio over fp32 as bars, the paper's as diamonds, a panel each; 1 is no gain."""
     rows = summary[summary.precision != "fp32"]
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 1.4 + 0.55 * max(len(rows), 1)), sharey=True)
@@ -89,7 +89,7 @@ def ratios(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def who_is_busy(summary: pd.DataFrame) -> Figure:
+def busy_panels(summary: pd.DataFrame) -> Figure:
     """Draw which share of its time the learner and an actor worked; the side near 1 is what bounds the run."""
     figure, ax = plt.subplots(figsize=(7.5, 1.2 + 0.45 * len(summary)))
     for y, row in enumerate(summary.itertuples()):
@@ -105,7 +105,7 @@ def who_is_busy(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def lone_actor(speed: pd.DataFrame) -> Figure:
+def lone_actor_panels(speed: pd.DataFrame) -> Figure:
     """Draw steps a second of a lone actor, a panel per task, with each ratio to fp32 (or to the authors' recipe)."""
     tasks = list(dict.fromkeys(speed.task))
     if not tasks:

@@ -19,7 +19,7 @@ GRID_POINTS = 100
 PUBLICATIONS_SMOOTHED = 25
 
 
-def ablation(summary: pd.DataFrame) -> Figure:
+def ablation_panels(summary: pd.DataFrame) -> Figure:
     """Draw the time for 1000 actor steps, its part in pulls hatched: a panel per transport and update period."""
     transports, periods = list(dict.fromkeys(summary.transport)), sorted(set(summary.update_period))
     pairs = len(summary) // (len(transports) * len(periods))

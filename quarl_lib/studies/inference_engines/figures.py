@@ -43,11 +43,11 @@ def action_time(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> A
     ax.set_yticks(list(labels), list(labels.values()))
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("time per action [µs]")
-    plain_log_ticks(ax.xaxis, *ax.get_xlim())
+    _plain_log_ticks(ax.xaxis, *ax.get_xlim())
     return better(ax, "lower", axis="x")
 
 
-def action_times(summary: pd.DataFrame) -> Figure:
+def action_time_panels(summary: pd.DataFrame) -> Figure:
     """Draw `action_time` for every policy of the table, with one legend."""
     policies = list(dict.fromkeys(summary.policy))
     columns = min(3, len(policies) + 1)
@@ -69,7 +69,7 @@ def action_times(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def plain_log_ticks(axis: Axis, low: float, high: float) -> None:
+def _plain_log_ticks(axis: Axis, low: float, high: float) -> None:
     """Label a logarithmic axis with plain numbers: every decade, and 2 and 5 between where few decades show."""
     axis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -96,14 +96,14 @@ def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = No
     )
     ax.set(xscale="log", yscale="log", title=f"{policy}, hot", ylabel="times torch fp32's speed")
     ax.set_xlabel("mean relative error of the action against fp32")
-    plain_log_ticks(ax.yaxis, *ax.get_ylim())
+    _plain_log_ticks(ax.yaxis, *ax.get_ylim())
     handles: list[Artist] = [Patch(color=CYCLE[i % len(CYCLE)], label=name) for i, name in enumerate(backends)]
     handles += [_dot(PRECISION_MARKERS[p], "grey", p) for p in PRECISION_COLORS if p in set(rows.precision)]
     ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
     return better(better(ax, "higher"), "lower", axis="x")
 
 
-def update_cost(summary: pd.DataFrame, policy: str) -> Figure:
+def update_cost_panels(summary: pd.DataFrame, policy: str) -> Figure:
     """Draw what new weights cost by backend and precision: pack at the learner, load at the actor, and the bytes."""
     rows = summary[(summary.policy == policy) & (summary.regime == "hot")].dropna(subset=["pack_ms", "load_ms"])
     rows = rows.sort_values("pack_ms", key=lambda _: -(rows.pack_ms + rows.load_ms))

@@ -13,7 +13,7 @@ from quarl_lib.studies.common.intervals import band, bars
 from quarl_lib.studies.common.theme import CYCLE, MARKERS, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 
-def return_over_bits(summary: pd.DataFrame, by: str = "quantizer") -> Figure:
+def return_panels(summary: pd.DataFrame, by: str = "quantizer") -> Figure:
     """Draw one panel an agent: mean return over bits, a line per quantizer or `by="observation"`; fp32 as a band.
 
     The other of the two is held at the first that was measured.
@@ -88,7 +88,7 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
     return ax
 
 
-def kl_divergence(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> Figure:
+def kl_panels(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> Figure:
     """Draw one panel per kind of KL: divergence from fp32 over bits, log scale, exact zeros on the lower edge."""
     rows = summary[(summary.error == "") & (summary.precision != "fp32")]
     rows = rows[rows.quantizer.isin([quantizer, "cast"]) & (rows.observation == observation)].sort_values("num_bits")

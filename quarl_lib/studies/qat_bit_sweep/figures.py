@@ -23,7 +23,7 @@ STYLES: dict[str, dict[str, Any]] = {
 DODGE = 0.06  # doublings of bits between methods: intervals side by side
 
 
-def return_over_bits(summary: pd.DataFrame) -> Figure:
+def return_panels(summary: pd.DataFrame) -> Figure:
     """Draw Figure 10, one panel per environment and algorithm: mean return over weight bits, fp32's interval as a band.
 
     Filled and joined where everything has the same bits; hollow where activations or observation have others.
@@ -73,7 +73,7 @@ def _errorbars(ax: Axes, cells: pd.DataFrame, shift: float, **style: Any) -> Non
         ax.errorbar(cells.weight_bits * shift, cells.mean_return, spread, ms=6, lw=1.2, capsize=2, **style)
 
 
-def weight_levels(levels: pd.DataFrame) -> Figure:
+def weight_level_panels(levels: pd.DataFrame) -> Figure:
     """Draw one panel per method and bits: how many weights of the first agent's largest layer hold which value."""
     first = levels[(levels.algorithm == levels.algorithm.iloc[0]) & (levels.env_id == levels.env_id.iloc[0])]
     layer = first.groupby("layer")["count"].sum().idxmax()

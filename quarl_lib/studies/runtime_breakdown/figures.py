@@ -21,7 +21,7 @@ COMPONENT_COLORS = {
 DESIGNS = {"authors": "authors", "packed": "ours"}
 
 
-def stages(summary: pd.DataFrame) -> Figure:
+def stage_panels(summary: pd.DataFrame) -> Figure:
     """Draw seconds per 1000 actor steps, stacked by stage: a panel per period, a bar per design and precision."""
     periods = sorted(set(summary.update_period))
     bars = len(summary) // len(periods)
@@ -45,7 +45,7 @@ def stages(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def shares(shares: pd.DataFrame) -> Figure:
+def share_panels(shares: pd.DataFrame) -> Figure:
     """Draw shares of the paper's four parts: a panel per period, bars of the paper, its recipe here, and ours."""
     periods = sorted(set(shares.update_period))
     names = list(dict.fromkeys(shares.precision + ", " + shares.source))

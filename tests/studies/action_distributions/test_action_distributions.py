@@ -81,16 +81,16 @@ def test_words_name_the_worst_of_each_precision(summary):
 
 
 def test_figures_show_shares_bounds_and_exact_zeros(table):
-    figure = figures.discrete_bars(table)
+    figure = figures.discrete_panels(table)
     assert len(figure.axes) == 1
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert sum(heights) == pytest.approx(4)  # fp32 and three precisions, shares of one each
     plt.close(figure)
-    figure = figures.continuous_histograms(table)
+    figure = figures.continuous_panels(table)
     assert figure.axes[0].get_title() == "ppo/Pendulum-v1"
     assert figure.axes[0].get_xlim()[0] <= -2
     plt.close(figure)
-    figure = figures.difference_ecdf(table)
+    figure = figures.difference_panels(table)
     for line in figure.axes[0].lines:
         assert (np.diff(line.get_ydata()) >= 0).all()
         assert line.get_ydata()[-1] == 1
@@ -102,7 +102,7 @@ def test_figures_show_shares_bounds_and_exact_zeros(table):
 
 def test_figures_of_one_kind_of_action_only(table):
     discrete = table[table.env_id == "CartPole-v1"]
-    for drawn in (figures.continuous_histograms(discrete), figures.difference_ecdf(discrete)):
+    for drawn in (figures.continuous_panels(discrete), figures.difference_panels(discrete)):
         assert "nothing" in drawn.texts[0].get_text()
         plt.close(drawn)
 

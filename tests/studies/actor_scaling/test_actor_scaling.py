@@ -119,7 +119,7 @@ def test_words_figures_and_projection(summary):
     assert "At 2 of the 4 points that fit, other work left" in sentences.model_verdict(crowded)
     assert sentences.beside_paper(summary).ours.tolist() == ["1.80 ×", "2.00 ×"]
     plt.close(figures.time_over_actors(summary).figure)
-    plt.close(figures.projection(projected))
+    plt.close(figures.projection_panels(projected))
 
 
 def test_one_round_has_no_interval_and_that_is_said_and_drawn(summary):

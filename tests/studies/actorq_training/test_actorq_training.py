@@ -229,15 +229,15 @@ def test_words_and_figures_take_what_the_study_gives(table, summary):
     assert "3 of 4" in sentences.key_figure(summary, speed)
     curves = training_runs.curves(table)
     for clock in figures.CLOCKS:
-        figure = figures.convergence(curves, {BALANCE: 900.0}, clock)
+        figure = figures.convergence_panels(curves, {BALANCE: 900.0}, clock)
         line = next(line for line in figure.axes[0].lines if line.get_label() == "fp32")
         assert line.get_ydata()[-1] == pytest.approx(curves[curves.precision == "fp32"].running_return.iloc[-1])
-    bars = figures.ratios(summary).axes[0].patches
+    bars = figures.ratio_panels(summary).axes[0].patches
     assert [bar.get_width() for bar in bars] == [2.0]
-    drawn = [line.get_xdata() for line in figures.ratios(summary).axes[0].lines]
+    drawn = [line.get_xdata() for line in figures.ratio_panels(summary).axes[0].lines]
     assert all(np.isfinite(np.asarray(x, float)).all() for x in drawn)  # one seed: no interval, no line
-    assert len(figures.who_is_busy(summary).axes[0].get_yticklabels()) == 2
-    assert len(figures.lone_actor(speed).axes) == 2
+    assert len(figures.busy_panels(summary).axes[0].get_yticklabels()) == 2
+    assert len(figures.lone_actor_panels(speed).axes) == 2
 
 
 def test_nothing_reached_is_said_and_drawn(table):
@@ -245,7 +245,7 @@ def test_nothing_reached_is_said_and_drawn(table):
     assert summary.seeds_reached.tolist() == [0, 0]
     assert summary.speedup.isna().all()
     assert "0 of 2 seeds" in sentences.verdict(summary)
-    figures.ratios(summary)
+    figures.ratio_panels(summary)
 
 
 def test_precisions_take_turns_and_stay_side_by_side():

@@ -52,7 +52,7 @@ def test_summary_by_hand():
     assert int8.messages_per_pull == 0.5
     assert int8.communication_precision == "int8"
     assert "Reverb, update period 50**, int8 over fp32: both 2.00 × [2.00, 2.00]" in sentences.verdict(summary)
-    plt.close(figures.ablation(summary))
+    plt.close(figures.ablation_panels(summary))
 
 
 def test_what_int8_messages_gain_is_paired_by_round():
@@ -111,7 +111,7 @@ def test_a_tiny_run_end_to_end():
     assert "fewer bytes" in sentences.key_figure(summary)
     assert "successive publications" in sentences.publication_verdict(seen)
     assert "actor steps the mean return" in sentences.curve_verdict(curves)
-    for drawn in (figures.ablation(summary), figures.return_over_steps(curves), figures.codes_changed(seen)):
+    for drawn in (figures.ablation_panels(summary), figures.return_over_steps(curves), figures.codes_changed(seen)):
         plt.close(getattr(drawn, "figure", drawn))
 
 

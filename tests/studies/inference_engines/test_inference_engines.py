@@ -142,11 +142,11 @@ def test_figures_show_what_the_summary_says(config, summary):
     assert "better" in axes.get_xlabel()
     axes = figures.speed_against_error(summary, policy)
     assert axes.get_xscale() == axes.get_yscale() == "log"
-    figure = figures.update_cost(summary, policy)
+    figure = figures.update_cost_panels(summary, policy)
     bars = [patch.get_width() for patch in figure.axes[0].patches]
     rows = sentences.rows_of(summary, policy)
     np.testing.assert_allclose(sum(bars), (rows.pack_ms + rows.load_ms).sum())
-    assert len(figures.action_times(summary).axes) >= len(config.policies) + 1
+    assert len(figures.action_time_panels(summary).axes) >= len(config.policies) + 1
     matplotlib.pyplot.close("all")
 
 

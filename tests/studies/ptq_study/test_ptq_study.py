@@ -178,9 +178,9 @@ def test_an_archive_that_cannot_be_loaded_is_a_row_with_the_reason(tmp_path):
     alone = study.summarize(study.run(config))
     assert alone.agent.tolist() == ["a2c/CartPole-v1"]
     for drawn in (
-        figures.return_over_bits(alone),
+        figures.return_panels(alone),
         figures.relative_error(alone, "paper").figure,
-        figures.kl_divergence(alone, "paper"),
+        figures.kl_panels(alone, "paper"),
     ):
         plt.close(drawn)
     assert "Nothing was quantized" in sentences.verdict(alone)
@@ -277,7 +277,7 @@ def test_filters_that_leave_nothing_say_what_there_is(tmp_path):
 
 
 def test_figures_draw_what_the_table_says(summary):
-    figure = figures.return_over_bits(summary)
+    figure = figures.return_panels(summary)
     assert [ax.get_title() for ax in figure.axes] == list(dict.fromkeys(summary.agent))
     assert "better" in figure.get_supylabel()
     plt.close(figure)
@@ -285,7 +285,7 @@ def test_figures_draw_what_the_table_says(summary):
     assert [label.get_text() for label in ax.get_yticklabels()] == list(dict.fromkeys(summary.agent))
     assert ax.get_xscale() == "symlog"
     plt.close(ax.figure)
-    figure = figures.kl_divergence(summary, "paper")
+    figure = figures.kl_panels(summary, "paper")
     assert {ax.get_title() for ax in figure.axes} == set(summary.kl_kind)
     plt.close(figure)
 

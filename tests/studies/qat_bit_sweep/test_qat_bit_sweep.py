@@ -68,10 +68,10 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     for words in (sentences.verdict, sentences.against_ptq, sentences.cost, sentences.key_figure):
         assert "CartPole" in words(summary) or words is sentences.against_ptq
     assert {"item", "paper", "ours", "setting"} <= set(sentences.beside_paper(summary).columns)
-    panel = figures.return_over_bits(summary).axes[0]
+    panel = figures.return_panels(summary).axes[0]
     assert panel.get_title() == "CartPole-v1, A2C"
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
-    assert len(figures.weight_levels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
+    assert len(figures.weight_level_panels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
     low, high = panel.get_ylim()  # intervals of two seeds may run out of the picture, means may not
     reach = summary.mean_return.max() - summary.mean_return.min()
     assert low < summary.mean_return.min() <= summary.mean_return.max() < high
@@ -224,7 +224,7 @@ def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
     assert "(350 (one seed: no interval))" in sentences.at_eight_bits(summary)
     assert "wins 0 and loses 0 beyond" in sentences.against_ptq(summary)
     assert "one seed: no interval" in sentences.against_ptq(summary)
-    (panel,) = figures.return_over_bits(summary).axes
+    (panel,) = figures.return_panels(summary).axes
     assert not panel.collections  # no error bar
     assert not panel.patches  # no band
     assert not figures.training_time(summary).collections

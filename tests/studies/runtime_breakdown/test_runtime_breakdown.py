@@ -79,7 +79,7 @@ def test_shares_add_up_and_stand_beside_the_papers_bars(summary):
     beside = sentences.beside_paper(summary)
     assert len(beside) == 8  # two precisions of both, four parts
     assert set(beside.item) == {"Figure 9(a)"}
-    for drawn in (figures.stages(summary), figures.shares(shares)):
+    for drawn in (figures.stage_panels(summary), figures.share_panels(shares)):
         plt.close(drawn)
 
 
