@@ -12,6 +12,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation, ReshapeObservation
 
 ATARI_FRAMES = 4
 
@@ -80,7 +81,14 @@ def make_atari(env_id: str, **kwargs: Any) -> gymnasium.Env:
     if env_id.startswith("ALE/"):  # AtariWrapper skips frames itself and expects no sticky actions
         kwargs = {"frameskip": 1, "repeat_action_probability": 0.0, **kwargs}
     env = AtariWrapper(gymnasium.make(env_id, **kwargs), clip_reward=False)
-    return WholeGame(FrameStack(env, ATARI_FRAMES))
+    return WholeGame(stack_frames(env, ATARI_FRAMES))
+
+
+def stack_frames(env: gymnasium.Env, num_frames: int) -> gymnasium.Env:
+    """Stack the last frames [height, width, 1], oldest first, as [frames, height, width]; zeros before the first."""
+    frame = env.observation_space.shape
+    assert frame is not None
+    return FrameStackObservation(ReshapeObservation(env, frame[:2]), num_frames, padding_type="zero")
 
 
 class TimeFeature(gymnasium.Wrapper):
@@ -104,28 +112,6 @@ class TimeFeature(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._elapsed += 1
         return np.append(observation, 1.0 - self._elapsed / self._limit), reward, terminated, truncated, info
-
-
-class FrameStack(gymnasium.Wrapper):
-    """Keep the last frames, oldest first, as [frames, height, width]; zeros before the first one."""
-
-    def __init__(self, env: gymnasium.Env, num_frames: int) -> None:
-        super().__init__(env)
-        height, width = env.observation_space.shape[:2]  # type: ignore[index]
-        self.observation_space = spaces.Box(0, 255, (num_frames, height, width), np.uint8)
-        self._frames = np.zeros((num_frames, height, width), np.uint8)
-
-    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        frame, info = self.env.reset(**kwargs)
-        self._frames[:-1] = 0
-        self._frames[-1] = frame[..., 0]
-        return self._frames.copy(), info
-
-    def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
-        frame, reward, terminated, truncated, info = self.env.step(action)
-        self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = frame[..., 0]
-        return self._frames.copy(), reward, terminated, truncated, info
 
 
 class WholeGame(gymnasium.Wrapper):

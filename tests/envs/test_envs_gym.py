@@ -119,7 +119,7 @@ class _Screen(gymnasium.Env):
 
 
 def test_frames_are_stacked_oldest_first_and_cleared_with_a_new_life() -> None:
-    env = environments.WholeGame(environments.FrameStack(_Screen(), 4))
+    env = environments.WholeGame(environments.stack_frames(_Screen(), 4))
     assert env.reset()[0][:, 0, 0].tolist() == [0, 0, 0, 0]
     seen = [env.step(0) for _ in range(6)]
     assert seen[1][0][:, 5, 5].tolist() == [0, 0, 1, 2]
