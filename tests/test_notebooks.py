@@ -70,7 +70,7 @@ class TestNotebook:
         parameters = catalog.Study("any", path, path.parents[1]).parameters
         assert [name for name, parameter in parameters.items() if not parameter.help] == []
 
-    def test_every_equation_can_be_drawn_offline(self, path):
+    def test_every_equation_is_understood(self, path):
         for cell in json.loads(path.read_text())["cells"]:
             if cell["cell_type"] == "markdown":
                 assert '<code class="tex">' not in markup.Markdown().render(source(cell)), source(cell)

@@ -11,23 +11,18 @@ import unicodedata
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 ROWS_SHOWN = 30
 LONG_CELL = 45
-EQUATION_SIZE = 12.0
 _NUMBER = re.compile(r"[-+−]?[\d,]*\.?\d+(e[-+]?\d+)?\s*%?|–|inf|nan", re.IGNORECASE)
-_CELL = re.compile(r"<(td|th)\b([^>]*)>(.*?)</\1>", re.DOTALL)
-# What mathtext does not know, in words that it does.
-_TEX_WORDS = {
-    r"\\operatorname\b": r"\\mathrm",
-    r"\\tfrac": r"\\frac",
-    r"\\[lr]Vert": r"\\|",
-    r"\\[lr]vert": "|",
-    r"\\le\b": r"\\leq",
-    r"\\ge\b": r"\\geq",
-    r"\\ne\b": r"\\neq",
-    r"\\!|\\[bB]igg?[lr]?\b": "",
-}
+# What MathML elements must have: one with fewer parts is an equation that was not understood.
+_PARTS = {"mfrac": 2, "msub": 2, "msup": 2, "mover": 2, "munder": 2, "mroot": 2, "msubsup": 3, "munderover": 3}
+_MATHML: dict[str, set[str]] = {
+    **{tag: set() for tag in (*_PARTS, "mrow", "mn", "mtext", "msqrt", "mtr", "mstyle", "mpadded")},
+    "math": {"display", "xmlns", "alttext"}, "mo": {"stretchy", "fence", "form", "minsize", "maxsize", "accent"},
+    "mi": {"mathvariant"}, "mspace": {"width"}, "mover": {"accent"}, "mtd": {"columnalign"}, "mtable": {"columnalign"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Markdown:
     headings: list[Heading] = field(default_factory=list)
 
     def render(self, source: str) -> str:
-        """Return a cell's HTML, equations drawn as SVG."""
+        """Return a cell's HTML, equations as MathML."""
         import mistune
 
         noted = self._note
@@ -62,7 +57,7 @@ class Markdown:
         return in_boxes(str(markdown(source)))
 
     def _note(self, text: str, level: int) -> str:
-        plain = html.unescape(re.sub(r"<[^>]+>", "", text))
+        plain = _parsed(text).get_text()
         taken = {heading.id for heading in self.headings}
         base = name = slug(plain)
         for number in itertools.count(2):
@@ -81,46 +76,31 @@ def slug(text: str) -> str:
 
 @cache
 def equation(tex: str, display: bool = False) -> str:
-    """Draw an equation as SVG in the text's colour, its TeX as alternative; what cannot be drawn stays TeX."""
-    if display:
-        tex = tex.replace(r"\frac", r"\dfrac")
-    lines = [line.strip() for line in re.split(r"\\\\", tex.replace("&", " ").strip()) if line.strip()]
+    """Return an equation as MathML, its TeX as alternative; one that was not understood stays TeX."""
+    from latex2mathml.converter import convert
+
+    tex = " ".join(tex.split())
+    written = rf"\begin{{align*}}{tex}\end{{align*}}" if r"\\" in tex and r"\begin" not in tex else tex
     try:
-        drawn = "<br>".join(_draw(" ".join(line.split()), f"{slug(tex)[:12]}{i}") for i, line in enumerate(lines))
-    except ValueError:
+        math = _parsed(convert(written, display="block" if display else "inline")).math
+    except Exception:  # its parser fails in many ways of its own
+        math = None
+    if math is None or _misunderstood(math):
         return f'<code class="tex">{html.escape(tex)}</code>'
-    return f'<span class="math" role="img" aria-label="{html.escape(" ".join(tex.split()), quote=True)}">{drawn}</span>'
+    math["alttext"] = tex
+    return str(math)
 
 
-def _draw(tex: str, prefix: str) -> str:
-    import matplotlib as mpl
-    from matplotlib import mathtext
-    from matplotlib.font_manager import FontProperties
+def _misunderstood(math: Any) -> bool:
+    """Say whether a command was left as it stood, or an element lacks a part."""
+    short = [tag for tag in math.find_all(list(_PARTS)) if len(tag.find_all(recursive=False)) != _PARTS[tag.name]]
+    return bool(short) or "\\" in math.get_text()
 
-    tex = re.sub(r"\\text\{([^}]*)\}", lambda match: "\\mathrm{" + match[1].replace(" ", "\\ ") + "}", tex)
-    for pattern, replacement in _TEX_WORDS.items():
-        tex = re.sub(pattern, replacement, tex)
-    buffer = io.StringIO()
-    style: Any = {
-        "svg.fonttype": "path",
-        "svg.hashsalt": "quarl",
-        "mathtext.fontset": "stix",
-        "font.family": "STIXGeneral",
-    }
-    with mpl.rc_context(style):
-        depth = mathtext.math_to_image(f"${tex}$", buffer, FontProperties(size=EQUATION_SIZE), format="svg")
-    svg = re.sub(r"(?s)^.*?(?=<svg )|<metadata>.*?</metadata>|<!--.*?-->", "", buffer.getvalue())
-    svg = re.sub(r'(?s)<g id="patch_1">.*?</g>', "", svg, count=1)  # the white ground
-    width, height = (float(re.search(rf'<svg[^>]* {side}="([\d.]+)pt"', svg)[1]) for side in ("width", "height"))  # type: ignore[index]
-    em = EQUATION_SIZE / 1.3  # a little larger than the text around it
-    size = f'style="width:{width / em:.2f}em;height:{height / em:.2f}em;vertical-align:{-depth / em:.2f}em"'
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg).replace(
-        "<svg ", f'<svg aria-hidden="true" {size} fill="currentColor" ', 1
-    )
-    svg = re.sub(r'style="fill: #000000[^"]*"|xmlns(:xlink)?="[^"]*"|version="1.1"', "", svg)
-    svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", svg).replace("xlink:href", "href")
-    return re.sub(r"\s*\n\s*", " ", svg).strip()
+
+def _parsed(text: str) -> Any:
+    import bs4
+
+    return bs4.BeautifulSoup(text, "html.parser")
 
 
 def code(source: str) -> str:
@@ -140,40 +120,67 @@ def safe(text: str) -> Any:
 
 
 def in_boxes(text: str, name: str = "Table", csv: str = "summary.csv") -> str:
-    """Put each table into a box that scrolls by itself, cut after thirty rows; columns of numbers to the right."""
-    text = re.sub(r"<style[^>]*>.*?</style>|<script[^>]*>.*?</script>|<link[^>]*>", "", text, flags=re.DOTALL)
-    return re.sub(r"<table\b.*?</table>", lambda match: _box(match[0], name, csv), text, flags=re.DOTALL)
+    """Return HTML without scripts, styles and foreign addresses, each table in a box that scrolls by itself.
+
+    A table is cut after thirty rows; columns of numbers stand to the right.
+    """
+    page = _parsed(_clean(text))
+    for table in page.find_all("table"):
+        _put_into_box(page, table, name, csv)
+    return str(page)
 
 
-def _box(table: str, name: str, csv: str) -> str:
-    rows = [_CELL.findall(row) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.DOTALL)]
-    head = [row for row in rows if row and all(kind == "th" for kind, _, _ in row)]
-    body = [row for row in rows if row and row not in head]
+def _clean(text: str) -> str:
+    import nh3
+
+    attributes = {tag: set(names) for tag, names in nh3.ALLOWED_ATTRIBUTES.items()}
+    attributes |= {**_MATHML, "*": {"id", "class", "role", "title", "lang", "dir", "tabindex"}}
+    return nh3.clean(
+        text,
+        tags=nh3.ALLOWED_TAGS | _MATHML.keys() | {"section"},
+        attributes=attributes,
+        attribute_filter=_own_pictures,
+        generic_attribute_prefixes={"aria-"},
+        url_schemes={"http", "https", "mailto", "data"},
+        link_rel=None,
+    )
+
+
+def _own_pictures(tag: str, attribute: str, value: str) -> str | None:
+    """Leave out the address of a picture that lies neither in the page nor in the run's folder."""
+    address = urlsplit(value)
+    foreign = (tag, attribute) == ("img", "src") and (address.scheme or address.netloc) and address.scheme != "data"
+    return None if foreign or (tag == "a" and address.scheme == "data") else value
+
+
+def _put_into_box(page: Any, table: Any, name: str, csv: str) -> None:
+    rows = [row.find_all(["td", "th"], recursive=False) for row in table.find_all("tr")]
+    body = [row for row in rows if any(cell.name == "td" for cell in row)]
+    spans = any(cell.get("colspan") or cell.get("rowspan") for row in rows for cell in row)
     numeric = {
         column
         for column in range(max(map(len, body), default=0))
-        if all(len(row) > column and _NUMBER.fullmatch(html.unescape(row[column][2]).strip()) for row in body)
+        if not spans and all(len(row) > column and _NUMBER.fullmatch(row[column].get_text().strip()) for row in body)
     }
-    if any("span=" in attributes for row in rows for _, attributes, _ in row):
-        numeric = set()
-    lines = [f"<thead>{''.join(_row(row, numeric) for row in head)}</thead>"] if head else []
-    lines.append(f"<tbody>{''.join(_row(row, numeric) for row in body[:ROWS_SHOWN])}</tbody>")
-    label = html.escape(name, quote=True)
-    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>{"".join(lines)}</table></div>'
+    table.attrs = {}
+    for row in rows:
+        for column, cell in enumerate(row):
+            text = cell.get_text()
+            style = "num" if column in numeric else "long" if len(text) > LONG_CELL else ""
+            kept = {side: cell[side] for side in ("colspan", "rowspan") if cell.get(side)}
+            cell.attrs = {
+                **({"scope": "col"} if cell.name == "th" else {}),
+                **kept,
+                **({"class": style} if style else {}),
+            }
+    for row in body[ROWS_SHOWN:]:
+        row[0].parent.decompose()
+    box = page.new_tag("div", attrs={"class": "scroll", "tabindex": "0", "role": "region", "aria-label": name})
+    table.wrap(box)
     if len(body) > ROWS_SHOWN:
-        box += f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a href="{csv}">{csv}</a></p>'
-    return box
-
-
-def _row(row: list[tuple[str, str, str]], numeric: set[int]) -> str:
-    cells = []
-    for column, (kind, attributes, text) in enumerate(row):
-        spans = "".join(f" {span}" for span in re.findall(r'(?:col|row)span="?\d+"?', attributes))
-        scope = ' scope="col"' if kind == "th" else ""
-        long = len(re.sub(r"<[^>]+>", "", text)) > LONG_CELL
-        style = " class=num" if column in numeric else " class=long" if long else ""
-        cells.append(f"<{kind}{scope}{spans}{style}>{text}</{kind}>")
-    return f"<tr>{''.join(cells)}</tr>\n"
+        note = _parsed(f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a></a></p>').p
+        note.a["href"] = note.a.string = csv
+        box.insert_after(note)
 
 
 def merged(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:

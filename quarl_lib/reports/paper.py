@@ -95,7 +95,7 @@ def _table(path: Path, item: str, link: str) -> Any:
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_short(row[name]))}</td>" for name in names) + "</tr>" for row in rows
     )
-    table = f"<table><tr>{head}</tr>{body}</table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return markup.safe(markup.in_boxes(table, f"{item}: the paper and us", link))
 
 
