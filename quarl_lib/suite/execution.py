@@ -1,7 +1,7 @@
 """The process of one run: let papermill execute the notebook in this interpreter, and leave word of how it ended.
 
-Started by the runner as `python -m quarl_lib.execution DIR`. Its standard input is a pipe from the runner: when that
-closes, the runner is gone and the run ends itself. SIGINT is handed on to the kernel.
+Started by the runner as `python -m quarl_lib.suite.execution DIR`. Its standard input is a pipe from the runner: when
+that closes, the runner is gone and the run ends itself. SIGINT is handed on to the kernel.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -263,29 +264,38 @@ def test_choices_name_an_engine_and_a_reason_for_every_precision(monkeypatch):
     ] == "torch"
 
 
-def test_pairs_alternate_and_tell_a_known_ratio():
+def work(name: str, size: int, calls: list[str]) -> Callable[[], None]:
+    """Return a call that notes its name and sums `size` numbers."""
+    data = np.ones(size, np.float32)
+
+    def call() -> None:
+        calls.append(name)
+        data.sum()
+
+    return call
+
+
+def measured_pairs(calls: list[str]) -> list[benchmark.Pair]:
+    schedule, rng = Schedule(rounds=4, calls=5), np.random.default_rng(0)
+    return paired({"small": work("small", 100_000, calls)}, work("large", 400_000, calls), schedule, rng)
+
+
+def test_pairs_alternate():
     calls: list[str] = []
-
-    def work(name: str, size: int):
-        data = np.ones(size, np.float32)
-
-        def call() -> None:
-            calls.append(name)
-            data.sum()
-
-        return call
-
-    schedule = Schedule(rounds=4, calls=5)
-    pairs = paired({"small": work("small", 100_000)}, work("large", 400_000), schedule, np.random.default_rng(0))
-    assert [pair.round for pair in pairs] == [0, 1, 2, 3]
-    ratio = np.median([pair.baseline.median_us / pair.candidate.median_us for pair in pairs])
-    assert 2.0 < ratio < 8.0
+    assert [pair.round for pair in measured_pairs(calls)] == [0, 1, 2, 3]
     firsts = [name for name, before in zip(calls, ["", *calls], strict=False) if name != before]
     assert firsts.count("small") >= 3  # the blocks took turns
     with pytest.raises(ValueError, match="rounds=0"):
         Schedule(rounds=0)
 
 
+@pytest.mark.slow
+def test_pairs_tell_a_known_ratio():
+    pairs = measured_pairs([])
+    assert 2.0 < np.median([pair.baseline.median_us / pair.candidate.median_us for pair in pairs]) < 8.0
+
+
+@pytest.mark.slow
 def test_a_call_that_waits_is_told_from_one_that_works():
     data = np.ones(200_000, np.float32)
     outcomes = [benchmark._timed(lambda: time.sleep(0.002), 1)[1] for _ in range(3)]
@@ -296,6 +306,7 @@ def test_a_call_that_waits_is_told_from_one_that_works():
     assert block.median_us < 40_000
 
 
+@pytest.mark.slow
 def test_native_int8_beats_torch_fp32_four_times():
     torch_engine = None
     spec, weights = spec_from_module(mlp(24, 2048, 2048, 2048, 6))

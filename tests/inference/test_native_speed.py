@@ -15,6 +15,7 @@ from quarl_lib.inference.backends import native
 from quarl_lib.inference.modules import spec_from_module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     extension.native() is None or native.instruction_sets().get("avx2") != "ok", reason="no native kernels with AVX2"
 )

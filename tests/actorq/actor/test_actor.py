@@ -121,6 +121,7 @@ def test_rows_say_what_happened(tmp_path, monkeypatch):
     assert set(timing.precision) == {"fp32"}
 
 
+@pytest.mark.slow
 def test_stages_add_up_to_the_loop(tmp_path):
     environment = control.make(BALANCE.task, 0)
     engine = make_engine(spec_of(BALANCE), "fp32")

@@ -70,7 +70,6 @@ def test_killed_actor_is_replaced_and_goes_on_counting(tmp_path, in_background):
     thread, errors = in_background(program)
     wait_until(lambda: program.link.actor_steps_of(0) > 20 and program.link.actor_steps_of(1) > 20)
     steps = program.link.actor_steps_of(0)
-    killed_at = time.time()
     os.kill(pid_of(tmp_path, "actor-0"), signal.SIGKILL)
     wait_until(lambda: (read(tmp_path, "started").generation == 1).any())
     again = read(tmp_path, "started").query("generation == 1").iloc[0]
@@ -79,10 +78,20 @@ def test_killed_actor_is_replaced_and_goes_on_counting(tmp_path, in_background):
     thread.join(10)
     assert not errors
     assert again.actor_id == 0
-    assert again.time - killed_at < 2.0
     assert "SIGKILL" in read(tmp_path, "deaths").reason.iloc[0]
     assert read(tmp_path, "episodes").query("actor_id == 0").actor_steps.is_monotonic_increasing
     assert not processes_in(tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_actor_is_replaced_within_two_seconds(tmp_path, in_background):
+    program = parts.program(tmp_path)
+    in_background(program)
+    wait_until(lambda: program.link.actor_steps_of(0) > 20)
+    killed_at = time.time()
+    os.kill(pid_of(tmp_path, "actor-0"), signal.SIGKILL)
+    wait_until(lambda: (read(tmp_path, "started").generation == 1).any())
+    assert read(tmp_path, "started").query("generation == 1").time.iloc[0] - killed_at < 2.0
 
 
 def test_three_deaths_in_a_minute_end_the_run_with_the_actors_traceback(tmp_path, monkeypatch):
@@ -108,14 +117,15 @@ def test_killed_learner_ends_the_run_even_if_an_actor_hangs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "number",
+    ("number", "within_s"),
     [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+        (signal.SIGTERM, None),
+        pytest.param(signal.SIGTERM, 5, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 5, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 5, marks=pytest.mark.slow),
     ],
 )
-def test_everything_ends_with_its_caller(tmp_path, number):
+def test_everything_ends_with_its_caller(tmp_path, number, within_s):
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(parts.__file__).parent), *sys.path])}
@@ -127,7 +137,7 @@ def test_everything_ends_with_its_caller(tmp_path, number):
     sent_at = time.monotonic()
     code = caller.wait(10)
     psutil.wait_procs(ours, timeout=10)
-    assert time.monotonic() - sent_at < 5
+    assert within_s is None or time.monotonic() - sent_at < within_s
     assert code != 0
     assert not [process for process in ours if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert not processes_in(tmp_path)

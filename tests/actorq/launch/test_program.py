@@ -138,7 +138,7 @@ def test_killed_learner_and_server_end_the_run_with_the_reason(tmp_path, config,
 @pytest.mark.parametrize("delay_s", [0.5, 4.0, None], ids=["importing", "starting", "running"])
 def test_sigterm_at_any_moment_ends_everything_within_five_seconds(tmp_path, delay_s):
     call = (
-        "from quarl_lib.actorq.launch_local import run; from quarl_lib.actorq.config import Config;"
+        "from quarl_lib.actorq.launch.local import run; from quarl_lib.actorq.config import Config;"
         f"run(Config(task='gym:CartPole-v0', algorithm='dqn', actor_steps=10**7), {str(tmp_path)!r})"
     )
     caller = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL)
@@ -162,7 +162,7 @@ def test_runs_in_a_notebook(tmp_path):
     from nbclient import NotebookClient
 
     code = f"""
-from quarl_lib.actorq import launch_local
+from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.config import Config
 config = Config(task="gym:CartPole-v0", algorithm="dqn", actor_steps=600, min_replay=100, samples_per_insert=4.0)
 tables = local.run(config, {str(tmp_path)!r})
