@@ -19,6 +19,7 @@ os.environ["MPLBACKEND"] = "agg"
 import pytest  # noqa: E402
 
 TEMPLATE = Path(__file__).parent / "template"
+PAPER_TABLE2 = Path(__file__).parent / "paper" / "table2_ptq.csv"  # arXiv 1910.01055, as printed
 
 
 def add_study(project: Path, name: str, cell: str | None = None, *, at: int = 3) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import PAPER_TABLE2
 from matplotlib import pyplot as plt
 from torch import nn
 
@@ -145,11 +146,9 @@ def test_paper_table_by_registered_name():
     assert paper_table2.values_for("PPO", "Walker2DBulletEnv-v0", "fp32", "none")[0] == 2274
     assert math.isnan(paper_table2.values_for("PPO", "CartPole-v1", "int8", "mse_clip")[0])
     assert math.isnan(paper_table2.values_for("PPO", "CartPole-v1", "int4", "paper")[0])
-    shared = Path(__file__).resolve().parents[4] / "shared" / "paper" / "table2_ptq.csv"
-    if shared.exists():
-        given, ours = pd.read_csv(shared), paper_table2.load()
-        assert given.iloc[:, 2:].to_numpy().tolist() == ours.iloc[:, 3:].to_numpy().tolist()
-        assert given.environment.tolist() == ours.paper_environment.tolist()
+    printed, ours = pd.read_csv(PAPER_TABLE2), paper_table2.load()
+    assert printed.iloc[:, 2:].to_numpy().tolist() == ours.iloc[:, 3:].to_numpy().tolist()
+    assert printed.environment.tolist() == ours.paper_environment.tolist()
 
 
 def test_the_same_seed_gives_the_same_table_in_one_process_and_in_two():
