@@ -21,7 +21,7 @@ def test_findings_cover_what_a_user_asks(capsys):
 
 
 def test_missing_package_is_bad_with_a_remedy_and_an_exit_code(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "_required", lambda: ["torch", "no-such-package"])
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["torch>=2", "no-such-package; python_version>'3'"])
     assert doctor.show() == 1
     said = capsys.readouterr().out
     assert "✗ packages" in said

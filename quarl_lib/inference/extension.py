@@ -6,18 +6,18 @@ import os
 from importlib import import_module
 from types import ModuleType
 
-_native: ModuleType | None = None
+loaded: ModuleType | None = None
 missing: str = ""
 
 if os.environ.get("QUARL_NATIVE", "1") == "0":
     missing = "turned off by QUARL_NATIVE=0"
 else:
     try:
-        _native = import_module("quarl_lib.inference._native")
+        loaded = import_module("quarl_lib.inference._native")
     except ImportError as error:
         missing = f"the C extension was not built ({error}): install a C compiler and reinstall"
 
 
 def native() -> ModuleType | None:
     """Return the C extension, None if it was not built or is turned off."""
-    return _native
+    return loaded

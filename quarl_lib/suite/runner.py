@@ -97,6 +97,7 @@ class _Suite:
         self.starting, self.reporting = threading.Lock(), threading.Lock()
         self.provenance = provenance.gather()
         self.problems: list[str] = []
+        self.queued: set[Path] = set()  # their records say so, and no longer what they were before
 
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
@@ -121,8 +122,9 @@ class _Suite:
         """Say that a run is to come, where it is neither done nor under way elsewhere."""
         with states.claim(task.directory) as claim:
             record = states.read(task.directory)
-            if claim is not None and not self._leave(record) and record.get("state") != "ok":
+            if claim is not None and not self._leave(task, record) and record.get("state") != "ok":
                 states.change(task.directory, "queued", **task.facts(), runner=states.process_identity())
+                self.queued.add(task.directory)
 
     def run_one(self, task: Task) -> dict[str, Any]:
         """Run one task, unless it is done already, another runner has it, or the suite is to stop."""
@@ -132,7 +134,7 @@ class _Suite:
                     return {"state": "busy"}
                 _restore(task)
                 record = states.read(task.directory)
-                if self._leave(record):
+                if self._leave(task, record):
                     record = {**task.facts(), "state": "skipped", **record, "skipped": True}
                     self.watch(task, record)
                     return record
@@ -150,7 +152,9 @@ class _Suite:
         self.watch(task, record)
         return record
 
-    def _leave(self, record: dict[str, Any]) -> bool:
+    def _leave(self, task: Task, record: dict[str, Any]) -> bool:
+        if record.get("state") == "queued" and task.directory in self.queued:
+            return False
         if self.options.retry_failed:
             return record.get("state") not in ("failed", "timeout")
         return record.get("state") == "ok" and not self.options.force

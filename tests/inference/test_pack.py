@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from inference_cases import mlp, random_spec, random_weights
 
-from quarl_lib.inference import PRECISIONS, Head, LayerWeights, PolicySpec, Weights, engines, make_engine, pack
+from quarl_lib.inference import PRECISIONS, Head, LayerWeights, PolicySpec, Weights, make_engine, pack
 from quarl_lib.inference import extension as extension_module
 from quarl_lib.inference.layout import kinds_of
 from quarl_lib.inference.pack import checksum, packed_size, read_version, unpack
@@ -19,7 +19,7 @@ WEIGHTS = random_weights(SPEC, np.random.default_rng(0))
 
 @pytest.fixture
 def no_extension(monkeypatch):
-    monkeypatch.setattr(extension_module, "_native", None)
+    monkeypatch.setattr(extension_module, "loaded", None)
     monkeypatch.setattr(extension_module, "missing", "taken away")
 
 
@@ -91,7 +91,7 @@ def test_native_and_numpy_pack_the_same_bytes(seed, monkeypatch):
     spec = random_spec(rng)
     weights = random_weights(spec, rng)
     native = [bytes(pack(spec, weights, p, 3)) for p in PRECISIONS]
-    monkeypatch.setattr(extension_module, "_native", None)
+    monkeypatch.setattr(extension_module, "loaded", None)
     for precision, buffer in zip(PRECISIONS, native, strict=True):
         assert bytes(pack(spec, weights, precision, 3)) == buffer, precision
 
@@ -145,7 +145,7 @@ def test_packs_into_a_given_buffer():
 @pytest.mark.parametrize("native", [True, False])
 def test_a_weight_that_is_not_finite_is_named(precision, value, native, monkeypatch):
     if not native:
-        monkeypatch.setattr(extension_module, "_native", None)
+        monkeypatch.setattr(extension_module, "loaded", None)
     spec = mlp([3, 70, 2])
     weights = random_weights(spec, np.random.default_rng(0))
     weights.layers[1].weight[1, 65] = value
@@ -160,7 +160,7 @@ def test_a_weight_that_is_not_finite_is_named(precision, value, native, monkeypa
 @pytest.mark.parametrize("native", [True, False])
 def test_fp16_refuses_what_it_cannot_hold(native, monkeypatch):
     if not native:
-        monkeypatch.setattr(extension_module, "_native", None)
+        monkeypatch.setattr(extension_module, "loaded", None)
     spec = mlp([3, 2])
     weights = random_weights(spec, np.random.default_rng(0))
     weights.layers[0].weight[1, 2] = 65519
@@ -189,7 +189,7 @@ def test_unknown_precision_and_version_are_refused():
 def test_the_checksum_is_the_same_in_numpy_and_c(monkeypatch):
     data = np.random.default_rng(0).integers(0, 256, 64 * 5000, np.uint8)
     by_c = checksum(data)
-    monkeypatch.setattr(extension_module, "_native", None)
+    monkeypatch.setattr(extension_module, "loaded", None)
     assert checksum(data) == by_c
     for bit in range(64):  # each bit of a word, the highest too, in each of eight lanes
         changed = data.copy()
@@ -201,8 +201,8 @@ def test_the_checksum_is_the_same_in_numpy_and_c(monkeypatch):
 
 
 def test_without_the_extension_packing_and_acting_still_work(no_extension, monkeypatch):
-    monkeypatch.setattr(engines, "_warned", set())
-    with pytest.warns(RuntimeWarning, match="Native kernels unavailable.*taken away"):
+    monkeypatch.setattr(extension_module, "missing", "taken away once")  # a reason that no test was warned of before
+    with pytest.warns(RuntimeWarning, match="Native kernels unavailable.*taken away once"):
         engine = make_engine(SPEC, "int8")
     assert engine.backend != "native"
     assert "native: taken away" in engine.reason

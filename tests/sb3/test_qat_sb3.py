@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
 from quarl_lib.inference.engines import make_engine, unsupported
 from quarl_lib.inference.pack import pack
@@ -270,14 +271,23 @@ def test_the_best_weights_after_the_delay_are_kept():
     model = make_model(recipe, make_training_env(recipe, 0), 0)
     keep = KeepBest("CartPole-v1", from_step=40, every_steps=8)
     tried = []
-    real = keep._try
 
-    def watched() -> None:
-        real()
-        tried.append((model.num_timesteps, keep.best, all(x.running_enabled for _, x in acting_layers(model))))
+    class Watch(BaseCallback):
+        """Note each trial: its step, the best return so far, whether quantization is on."""
 
-    keep._try = watched
-    model.learn(96, callback=[QuantDelay(40), keep])
+        next_trial = keep.next_trial
+
+        def _on_step(self) -> bool:
+            if keep.next_trial != self.next_trial:
+                self.next_trial = keep.next_trial
+                self._on_training_end()
+            return True
+
+        def _on_training_end(self) -> None:
+            on = all(layer.running_enabled for _, layer in acting_layers(model))
+            tried.append((model.num_timesteps, keep.best, on))
+
+    model.learn(96, callback=[QuantDelay(40), keep, Watch()])
     assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96, 96]
     assert all(on for _, _, on in tried)
     agent = trained_agent(model, "CartPole-v1")

@@ -132,22 +132,42 @@ def test_index_lists_every_run_with_state_and_reason(suite):
         assert f"{study}/" in page
 
 
-def test_done_run_is_not_run_twice_and_failed_ones_are_retried_on_request(suite, monkeypatch):
-    root, records = suite
-    project = root.parent
-    ran = []
-    monkeypatch.setattr(runner._Suite, "_execute", lambda self, task, claim: ran.append(task.study) or {"state": "ok"})
-    monkeypatch.setattr(runner._Suite, "_report", lambda self, task: None)
-    monkeypatch.setattr(runner._Suite, "queue", lambda self, task: None)
-    again = runner.run(plan.make(project, "dice,raises,exits", "smoke"), finished=index.add)
-    assert ran == ["raises", "exits"]
-    assert again[0]["key_figure"] == records["dice"]["key_figure"]
-    ran.clear()
-    runner.run(plan.make(project, "all", "smoke"), runner.Options(retry_failed=True), finished=index.add)
-    assert ran == list(ENDS)
-    ran.clear()
-    runner.run(plan.make(project, "dice", "smoke"), runner.Options(force=True), finished=index.add)
-    assert ran == ["dice"]
+FINISH = """for file in finished.json results.parquet summary.csv; do echo '{"key_figure": "1"}' > $file; done
+echo '{"kind": "done"}' > .outcome.json"""
+
+
+@pytest.fixture
+def process_of_a_run(tmp_path, monkeypatch):
+    """Return a function that lets a shell script, in the run's folder, stand in for the process of every run."""
+
+    def stand_in(script: str) -> None:
+        path = tmp_path / "interpreter"
+        path.write_text(f'#!/bin/sh\ncd "$3"\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return stand_in
+
+
+def test_done_run_is_not_run_twice_and_failed_ones_are_retried_on_request(project, process_of_a_run, tmp_path):
+    for name in ("raises", "exits"):
+        add_study(project, name)
+    everything, ran = plan.make(project, "all", "smoke"), tmp_path / "ran"
+    for task, state in zip(everything, ("ok", "failed", "timeout"), strict=True):
+        states.change(task.directory, state, key_figure="as before")
+
+    def run(tasks, **options) -> tuple[list[dict], list[str]]:
+        ran.write_text("")
+        end = """echo '{"kind": "failed", "reason": "as told"}' > .outcome.json"""
+        process_of_a_run(f'basename "$(dirname "$PWD")" >> {ran}\n{end}')
+        return runner.run(tasks, runner.Options(**options)), ran.read_text().split()
+
+    records, studies = run(everything)
+    assert studies == ["raises", "exits"]
+    assert records[0]["key_figure"] == "as before"
+    assert run(everything, retry_failed=True)[1] == ["raises", "exits"]
+    assert run(everything[:1])[1] == []
+    assert run(everything[:1], force=True)[1] == ["dice"]
 
 
 def wait_for_cell(directory_of: Path, study: str, text: str) -> Path:
@@ -206,38 +226,27 @@ def test_two_runners_share_an_output_folder(project):
     assert json.loads((folder(project / "outputs", "dice") / "run.json").read_text())["attempt"] == 1
 
 
-def test_forced_run_that_is_interrupted_gives_the_old_result_back(project, monkeypatch):
+def test_forced_run_that_is_interrupted_gives_the_old_result_back(project, process_of_a_run, tmp_path):
     (task,) = plan.make(project, "dice", "smoke")
     task.directory.mkdir(parents=True)
     (task.directory / "summary.csv").write_text("old")
     states.change(task.directory, "ok", key_figure="old")
-
-    def interrupted(self, task, claim, begin):
-        assert not (task.directory / "summary.csv").exists()
-        return ("interrupted", "Ctrl-C"), 1
-
-    monkeypatch.setattr(runner._Suite, "_attend", interrupted)
-    monkeypatch.setattr(runner._Suite, "_report", lambda self, task: None)
-    (record,) = runner.run([task], runner.Options(force=True), finished=index.add)
+    process_of_a_run(f"ls -A > {tmp_path}/found\nkill -INT $PPID\nexec sleep 60")
+    (record,) = runner.run([task], runner.Options(force=True))
+    assert "summary.csv" not in (tmp_path / "found").read_text().split()
     assert record["state"] == "interrupted"
     assert (task.directory / "summary.csv").read_text() == "old"
     assert states.read(task.directory)["state"] == "ok"
 
 
-def test_kernel_that_does_not_start_is_tried_again(project, monkeypatch):
-    tried = []
-
-    def attend(self, task, claim, begin):
-        tried.append(1)
-        kind = "startup" if len(tried) < 3 else "done"
-        (task.directory / ".outcome.json").write_text(json.dumps({"kind": kind, "reason": "no kernel"}))
-        if kind == "done":
-            for name in ("finished.json", "results.parquet", "summary.csv"):
-                (task.directory / name).write_text('{"key_figure": "1"}')
-        return None, 0
-
-    monkeypatch.setattr(runner._Suite, "_attend", attend)
-    (record,) = runner.run(plan.make(project, "dice", "smoke"), finished=index.add)
+def test_kernel_that_does_not_start_is_tried_again(project, process_of_a_run, tmp_path):
+    (task,) = plan.make(project, "dice", "smoke")
+    process_of_a_run(
+        f"echo >> {tmp_path}/tries\n"
+        f"if [ $(wc -l < {tmp_path}/tries) -lt 3 ]; then\n"
+        'echo \'{"kind": "startup", "reason": "no kernel"}\' > .outcome.json; exit 0\nfi\n' + FINISH
+    )
+    (record,) = runner.run([task])
     assert (record["state"], record["attempt"]) == ("ok", 3)
 
 
