@@ -7,13 +7,14 @@ clamped to the last code), mode "standard" by 2^n - 1. Symmetric puts zero on th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 MODES = ("paper", "standard")
-CLIPS = ("none", "mse")
 MIN_BITS, MAX_BITS = 2, 16
 # Below this a float32 quotient is denormal and loses its bits; a range of exactly 0 gets scale 1.
 SMALLEST_SCALE = float(torch.finfo(torch.float32).tiny)
@@ -21,6 +22,8 @@ CLIP_FRACTIONS = tuple(k / 50 for k in range(50, 0, -1))
 
 Scale = float | Tensor
 ZeroPoint = int | Tensor
+Ranges = tuple[list[float], list[float]]  # lows and highs, one a row
+RowParams = Callable[[Sequence[float], Sequence[float]], tuple[Tensor, Tensor]]
 
 
 def check_bits(num_bits: int) -> None:
@@ -58,6 +61,33 @@ def range_params(
     return scale, min(max(round(-low / scale), 0), last)
 
 
+def full_range(rows: Tensor, params: RowParams, num_bits: int) -> Ranges:
+    """Return each row's least and largest value."""
+    if rows.shape[1] == 0:
+        return [0.0] * len(rows), [0.0] * len(rows)
+    return rows.amin(dim=1).tolist(), rows.amax(dim=1).tolist()
+
+
+def mse_range(rows: Tensor, params: RowParams, num_bits: int) -> Ranges:
+    """Return each row's range times the factor (0.02 to 1 in steps of 0.02) that leaves the least squared error."""
+    lows, highs = full_range(rows, params, num_bits)
+    least, best = torch.full((len(rows),), torch.inf, dtype=torch.float64), [1.0] * len(rows)
+    for factor in CLIP_FRACTIONS:
+        scales, zero_points = params([factor * low for low in lows], [factor * high for high in highs])
+        approximation = fake_quantize(rows, scales.to(rows.dtype)[:, None], zero_points[:, None], num_bits)
+        error = ((rows - approximation) ** 2).sum(dim=1, dtype=torch.float64)
+        best = [factor if wins else before for wins, before in zip((error < least).tolist(), best, strict=True)]
+        least = torch.minimum(least, error)
+    return [f * low for f, low in zip(best, lows, strict=True)], [f * high for f, high in zip(best, highs, strict=True)]
+
+
+# How a range is chosen, by name: from rows [n, values], a function from ranges to parameters, and the bits.
+CLIPS: dict[str, Callable[[Tensor, RowParams, int], Ranges]] = {
+    "none": full_range,
+    "mse": mse_range,
+}
+
+
 def affine_params(
     x: Tensor,
     num_bits: int,
@@ -69,7 +99,7 @@ def affine_params(
 ) -> tuple[Scale, ZeroPoint]:
     """Return (scale, zero_point) that fit `x`: a float and an int, or per channel two tensors that broadcast over `x`.
 
-    `clip="mse"` shrinks each range by the factor (0.02 to 1 in steps of 0.02) of least squared error.
+    `clip` names the function of `CLIPS` that chooses each range.
 
     Raises:
         ValueError: `x` holds NaN or infinity (`name` says which tensor), or an option is unknown.
@@ -84,12 +114,8 @@ def affine_params(
     else:
         channels = x.movedim(channel_axis, 0)
         rows = channels.reshape(len(channels), channels[0].numel() if len(channels) else 0)
-    if rows.shape[1] == 0:
-        lows, highs = torch.zeros(len(rows)), torch.zeros(len(rows))
-    else:
-        lows, highs = rows.amin(dim=1), rows.amax(dim=1)
-    factors = CLIP_FRACTIONS if clip == "mse" else (1.0,)
-    scales, zero_points = _row_params(rows, lows.tolist(), highs.tolist(), factors, num_bits, mode, symmetric)
+    params = partial(_row_params, num_bits=num_bits, mode=mode, symmetric=symmetric)
+    scales, zero_points = params(*CLIPS[clip](rows, params, num_bits))
     if channel_axis is None:
         return float(scales[0]), int(zero_points[0])
     shape = [1] * x.ndim
@@ -98,35 +124,12 @@ def affine_params(
 
 
 def _row_params(
-    rows: Tensor,
-    lows: list[float],
-    highs: list[float],
-    factors: tuple[float, ...],
-    num_bits: int,
-    mode: str,
-    symmetric: bool,
+    lows: Sequence[float], highs: Sequence[float], num_bits: int, mode: str, symmetric: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return per row the scale (float64) and zero point of the factor with the least squared error."""
-    best: Any = None
-    for factor in factors:
-        params = [
-            range_params(factor * low, factor * high, num_bits, mode, symmetric)
-            for low, high in zip(lows, highs, strict=True)
-        ]
-        scales = torch.tensor([scale for scale, _ in params], dtype=torch.float64)
-        zero_points = torch.tensor([zero for _, zero in params], dtype=torch.int32)
-        if len(factors) == 1:
-            return scales, zero_points
-        approximation = fake_quantize(rows, scales.to(rows.dtype)[:, None], zero_points[:, None], num_bits)
-        error = ((rows - approximation) ** 2).sum(dim=1, dtype=torch.float64)
-        if best is None:
-            best = error, scales, zero_points
-        else:
-            wins = error < best[0]
-            best = tuple(
-                torch.where(wins, new, old) for new, old in zip((error, scales, zero_points), best, strict=True)
-            )
-    return best[1], best[2]
+    """Return per row the scale (float64) and zero point."""
+    params = [range_params(low, high, num_bits, mode, symmetric) for low, high in zip(lows, highs, strict=True)]
+    scales = torch.tensor([scale for scale, _ in params], dtype=torch.float64)
+    return scales, torch.tensor([zero for _, zero in params], dtype=torch.int32)
 
 
 def quantize(x: Tensor, scale: Scale, zero_point: ZeroPoint, num_bits: int) -> Tensor:
