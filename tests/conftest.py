@@ -26,7 +26,13 @@ def add_study(project: Path, name: str, cell: str | None = None, *, at: int = 3)
     """Put a copy of the template's notebook and params under a new name, with a further code cell at `at`."""
     notebook = json.loads((TEMPLATE / "notebooks" / "01_dice.ipynb").read_text())
     if cell is not None:
-        blank = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "id": "added"}
+        blank: dict[str, object] = {
+            "cell_type": "code",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "id": "added",
+        }
         notebook["cells"].insert(at, {**blank, "source": cell})
     number = len(list((project / "notebooks").glob("*.ipynb"))) + 1
     path = project / "notebooks" / f"{number:02d}_{name}.ipynb"

@@ -20,7 +20,7 @@ def mlp(sizes: list[int], head: Head | None = None, activation: str = "relu", **
     """Describe an MLP with one activation and an identity at the end."""
     names = [activation] * (len(sizes) - 2) + ["identity"]
     layers = [Layer(*pair, name) for pair, name in zip(pairwise(sizes), names, strict=True)]
-    return PolicySpec(tuple(layers), head or Head(), **options)
+    return PolicySpec(tuple(layers), head or Head(), **options)  # type: ignore[arg-type]
 
 
 def random_spec(rng: np.random.Generator, max_hidden: int = 300, max_layers: int = 6) -> PolicySpec:

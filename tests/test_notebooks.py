@@ -86,7 +86,7 @@ def test_parameters_cell_equals_the_config_and_its_defaults(study):
         assert parameter.default == getattr(defaults, name), name
         assert parameter.type == str(fields[name].type).replace("typing.", ""), name
     assert dataclasses.is_dataclass(config)
-    assert config.__dataclass_params__.frozen
+    assert config.__dataclass_params__.frozen  # type: ignore[union-attr]
 
 
 def test_every_study_module_has_its_notebook():

@@ -1,5 +1,6 @@
 """What a notebook uses to write its run: nothing half-written, nothing finished without results."""
 
+# mypy: disable-error-code="operator, union-attr"
 from __future__ import annotations
 
 import json

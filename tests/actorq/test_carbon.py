@@ -1,5 +1,6 @@
 """The meter against work of known CPU time in a child process, and against the model's own arithmetic."""
 
+# mypy: disable-error-code="operator"
 from __future__ import annotations
 
 import multiprocessing

@@ -113,7 +113,7 @@ class Broken(gymnasium.Env):
 
 
 def test_nan_observation_names_task_and_place():
-    gymnasium.register("QuarlBroken-v0", Broken)
+    gymnasium.register("QuarlBroken-v0", Broken)  # type: ignore[arg-type]
     environment = control.make("gym:QuarlBroken-v0", seed=0)
     environment.reset()
     with pytest.raises(ValueError, match=r"QuarlBroken-v0.*\[1\]"):

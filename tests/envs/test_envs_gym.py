@@ -1,5 +1,6 @@
 """Environments under old and new names, missing packages, and wrappers against independent implementations."""
 
+# mypy: disable-error-code="assignment, attr-defined"
 from __future__ import annotations
 
 import gymnasium

@@ -1,5 +1,6 @@
 """torch and onnxruntime behind the Engine interface: equal at fp32, close at int8, one message, plain refusals."""
 
+# mypy: disable-error-code="arg-type, assignment, attr-defined, misc, union-attr"
 from __future__ import annotations
 
 import itertools
@@ -178,7 +179,7 @@ def test_a_frameworks_own_message_carries_the_weights(backend, precision):
     sender, receiver = (make_engine(spec, precision, backend) for _ in range(2))
     sender.set_weights(weights)
     receiver.set_weights(spec_from_module(mlp(4, 16, 2))[1])
-    observation = np.float32([0.1, -2.0, 0.3, 1.0])
+    observation = np.array([0.1, -2.0, 0.3, 1.0], np.float32)
     assert not np.array_equal(receiver(observation), sender(observation))
     if backend == "torch":
         message = torch_backend.export(torch_backend.module_from_spec(spec, weights), precision)
@@ -201,7 +202,7 @@ def test_four_bit_groups_by_hand():
 
 
 def test_codes_per_channel_by_hand():
-    weight = np.float32([[6.3, -3.1], [0.0, 0.0], [-12.6, 12.6]])
+    weight = np.array([[6.3, -3.1], [0.0, 0.0], [-12.6, 12.6]], np.float32)
     codes, scale = onnx_graph.quantize_per_channel(weight, 0, 63)
     assert codes.tolist() == [[63, -31], [0, 0], [-63, 63]]
     np.testing.assert_allclose(scale, [0.1, 1.0, 0.2], rtol=1e-6)
@@ -224,8 +225,8 @@ def test_refusals_name_the_place_and_keep_the_old_weights(backend):
     assert engine.weights_version == 1
     assert np.array_equal(engine(np.ones(3, np.float32)), before)
     for bad, message in [
-        (np.float32([0, np.nan, 0]), r"observation\[1\] is nan"),
-        (np.float32([[0, 0, 0], [0, 0, -np.inf]]), r"observation\[1, 2\] is -inf"),
+        (np.array([0, np.nan, 0], np.float32), r"observation\[1\] is nan"),
+        (np.array([[0, 0, 0], [0, 0, -np.inf]], np.float32), r"observation\[1, 2\] is -inf"),
         (np.zeros(4, np.float32), r"shape \(4,\)"),
         (np.zeros((0, 3), np.float32), r"shape \(0, 3\)"),
         (np.array(["a", "b", "c"]), "takes float32"),
@@ -238,7 +239,7 @@ def test_refusals_name_the_place_and_keep_the_old_weights(backend):
 
 def test_huge_but_finite_observations_pass():
     check = ObservationCheck(spec_from_module(mlp(3, 8, 2))[0])
-    batch, single = check(np.float32([3e38, -3e38, 0]))
+    batch, single = check(np.array([3e38, -3e38, 0], np.float32))
     assert single
     assert batch.shape == (1, 3)
 

@@ -71,7 +71,7 @@ def test_extreme_weights_and_activations_never_saturate(precision, activation, i
     parts = [first, middle, np.ones((2, 48), np.float32)]
     weights = Weights(tuple(LayerWeights(w, np.zeros(len(w), np.float32)) for w in parts))
     native, reference = both_engines(spec, weights, precision, isa)
-    hidden = reference.run_layer(0, np.float32([1]))[2]
+    hidden = reference.run_layer(0, np.array([1], np.float32))[2]
     for x in (hidden, -hidden if activation == "identity" else hidden):
         codes, sums, _ = reference.run_layer(1, x)
         kind = layout_of(spec, precision).layers[1].kind
@@ -129,8 +129,8 @@ def test_float_paths_are_close_to_float64(precision, isa):
 @pytest.mark.parametrize("kind", ["categorical", "gaussian"])
 def test_draws_follow_the_seed_and_the_distribution(kind):
     spec = mlp([2, 3], Head(kind))
-    bias = np.float32([0, 1, -1])
-    log_std = np.float32([-1, 0, 0.5]) if kind == "gaussian" else None
+    bias = np.array([0, 1, -1], np.float32)
+    log_std = np.array([-1, 0, 0.5], np.float32) if kind == "gaussian" else None
     weights = Weights((LayerWeights(np.zeros((3, 2), np.float32), bias),), log_std=log_std)
     native, reference = both_engines(spec, weights, "int8", seed=11)
     x = np.zeros((4000, 2), np.float32)
@@ -144,7 +144,7 @@ def test_draws_follow_the_seed_and_the_distribution(kind):
         np.testing.assert_allclose(np.bincount(draws) / 4000, expected, atol=0.03)
     else:
         np.testing.assert_allclose(draws.mean(axis=0), bias, atol=0.1)
-        np.testing.assert_allclose(draws.std(axis=0), np.exp(log_std), rtol=0.05)
+        np.testing.assert_allclose(draws.std(axis=0), np.exp(log_std), rtol=0.05)  # type: ignore[arg-type]
 
 
 def test_error_on_default_initialisation_is_small():

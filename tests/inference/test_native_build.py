@@ -16,11 +16,11 @@ ACT = """
 import numpy as np
 from quarl_lib.inference import Layer, LayerWeights, PolicySpec, Weights, make_engine, pack
 spec = PolicySpec((Layer(2, 1),))
-weights = Weights((LayerWeights(np.float32([[1, 2]]), np.float32([3])),))
+weights = Weights((LayerWeights(np.array([[1, 2]], np.float32), np.array([3], np.float32)),))
 engine = make_engine(spec, "int8")
 if engine.backend in ("native", "numpy"):
     engine.load(pack(spec, weights, "int8"))
-    assert abs(engine(np.float32([1, 1]))[0] - 6) < 0.02
+    assert abs(engine(np.array([1, 1], np.float32))[0] - 6) < 0.02
 print(engine.backend, getattr(engine, "isa", ""), engine.reason)
 """
 

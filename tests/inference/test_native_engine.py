@@ -25,16 +25,16 @@ def engine():
 
 
 def test_an_action_is_the_callers_to_keep(engine):
-    first = engine(np.float32([1, 2, 3]))
+    first = engine(np.array([1, 2, 3], np.float32))
     kept, view = first.copy(), first[:1]
     del first
-    second = engine(np.float32([-3, 2, 1]))
+    second = engine(np.array([-3, 2, 1], np.float32))
     assert view[0] == kept[0]
     assert not np.shares_memory(view, second)
     address = second.ctypes.data
     del second
-    assert engine(np.float32([1, 2, 3])).ctypes.data == address  # dropped, so its memory is used again
-    np.testing.assert_array_equal(engine(np.float32([1, 2, 3])), kept)
+    assert engine(np.array([1, 2, 3], np.float32)).ctypes.data == address  # dropped, so its memory is used again
+    np.testing.assert_array_equal(engine(np.array([1, 2, 3], np.float32)), kept)
 
 
 def test_discrete_actions_are_ints():
@@ -52,7 +52,7 @@ def test_discrete_actions_are_ints():
     [lambda x: x.astype(np.float64), lambda x: np.stack([x, x], 1)[:, 0], lambda x: x.tolist(), lambda x: x[:]],
 )
 def test_other_real_observations_are_converted(engine, convert):
-    x = np.float32([1, 2, 3])
+    x = np.array([1, 2, 3], np.float32)
     np.testing.assert_array_equal(engine(convert(x)), engine(x))
     assert engine(np.arange(3)).dtype == np.float32
     np.testing.assert_array_equal(engine(np.asfortranarray(np.stack([x, 2 * x])))[0], engine(x))
@@ -67,9 +67,9 @@ def test_other_real_observations_are_converted(engine, convert):
         (np.float32(1), "shape"),
         (np.zeros(3, np.complex64), "dtype complex64"),
         (np.array(["a", "b", "c"]), "dtype <U1"),
-        (np.float32([1, np.nan, 2]), r"observation\[1\] is nan"),
-        (np.float32([[1, 1, 1], [1, 2, -np.inf]]), r"observation\[1, 2\] is -inf"),
-        (np.float64([1e300, 0, 0]), r"observation\[0\] is inf"),
+        (np.array([1, np.nan, 2], np.float32), r"observation\[1\] is nan"),
+        (np.array([[1, 1, 1], [1, 2, -np.inf]], np.float32), r"observation\[1, 2\] is -inf"),
+        (np.float64([1e300, 0, 0]), r"observation\[0\] is inf"),  # type: ignore[arg-type]
     ],
 )
 def test_other_observations_are_refused(engine, observation, message):
@@ -94,17 +94,17 @@ def test_a_bad_row_far_into_a_batch_is_named(engine):
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_an_overflow_inside_names_its_layer(precision):
     spec = mlp([1, 1, 1, 1])
-    huge = LayerWeights(np.float32([[3e38]]), np.float32([0]))
+    huge = LayerWeights(np.array([[3e38]], np.float32), np.array([0], np.float32))
     for candidate in both_engines(spec, Weights((huge, huge, huge)), precision):
         with pytest.raises(ValueError, match=r"layers\[[012]\]\[0\] is (inf|nan): it must be finite"):
-            candidate(np.float32([10]))
+            candidate(np.array([10], np.float32))
 
 
 def test_tiny_observations_count_as_zero():
     spec = mlp([2, 5, 1])
     engine, reference = both_engines(spec, random_weights(spec, np.random.default_rng(0)), "int8")
     for value in (0.0, 1e-45, 1e-38, -1e-31):
-        x = np.float32([value, 0])
+        x = np.array([value, 0], np.float32)
         np.testing.assert_array_equal(engine(x), reference(x))
         np.testing.assert_array_equal(engine(x), engine(np.zeros(2, np.float32)))
 
@@ -191,7 +191,7 @@ def test_one_engine_in_two_threads_is_an_error_not_a_race():
             try:
                 outcomes.append(bool((engine(x) == expected).all()))
             except RuntimeError as error:
-                outcomes.append(str(error))
+                outcomes.append(str(error))  # type: ignore[arg-type]
 
     threads = [threading.Thread(target=act) for _ in range(2)]
     for thread in threads:

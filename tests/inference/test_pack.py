@@ -1,5 +1,6 @@
 """Packed buffers: numbers worked out by hand, round trips, and everything that must be refused."""
 
+# mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
 import warnings
@@ -45,17 +46,17 @@ def test_int4_and_int2_by_hand():
     rows = [[-1, 0, 0.5, 1], [0, 0, 0, 0], [8, -7.9, 0.9, 1.1]]
     np.testing.assert_array_equal(
         middle_layer(rows, "int4"),
-        np.float32([[-15 / 16, 1 / 16, 9 / 16, 15 / 16], [0, 0, 0, 0], [7.5, -7.5, 0.5, 1.5]]),
+        np.array([[-15 / 16, 1 / 16, 9 / 16, 15 / 16], [0, 0, 0, 0], [7.5, -7.5, 0.5, 1.5]], np.float32),
     )
     np.testing.assert_array_equal(
-        middle_layer(rows, "int2"), np.float32([[-0.75, 0.25, 0.75, 0.75], [0, 0, 0, 0], [6, -6, 2, 2]])
+        middle_layer(rows, "int2"), np.array([[-0.75, 0.25, 0.75, 0.75], [0, 0, 0, 0], [6, -6, 2, 2]], np.float32)
     )
 
 
 def test_groups_have_scales_of_their_own():
     row = [1.0] * 128 + [0.01] * 130
     packed = middle_layer([row], "int4g128")
-    np.testing.assert_allclose(packed, np.float32([row]) * 15 / 16, rtol=1e-6)
+    np.testing.assert_allclose(packed, np.array([row], np.float32) * 15 / 16, rtol=1e-6)
 
 
 def test_int4_error_is_at_most_half_a_step():
@@ -171,7 +172,9 @@ def test_fp16_refuses_what_it_cannot_hold(native, monkeypatch):
 
 
 def test_float16_rounding_is_numpys_in_all_ranges():
-    values = np.float32([0, 5.9e-8, 2.98e-8, 2.99e-8, 6.09e-5, 6.1e-5, 1, 1.0004883, 1.0014648, 65504, 1e-9, -3e-5])
+    values = np.array(
+        [0, 5.9e-8, 2.98e-8, 2.99e-8, 6.09e-5, 6.1e-5, 1, 1.0004883, 1.0014648, 65504, 1e-9, -3e-5], np.float32
+    )
     rng = np.random.default_rng(0)
     values = np.concatenate([values, (rng.standard_normal(2000) * np.exp2(rng.uniform(-26, 13, 2000))).astype("f4")])
     spec = mlp([len(values), 1])

@@ -22,9 +22,9 @@ FIELDS = (
 
 def forge(buffer: object, **fields: int | bytes) -> np.ndarray:
     """Return a copy with header fields changed and the header's checksum made right again."""
-    data = aligned_empty(len(buffer))
-    data[:] = np.frombuffer(buffer, np.uint8)
-    values = dict(zip(FIELDS, HEADER.unpack_from(data), strict=True)) | fields
+    data = aligned_empty(len(buffer))  # type: ignore[arg-type]
+    data[:] = np.frombuffer(buffer, np.uint8)  # type: ignore[call-overload]
+    values = dict(zip(FIELDS, HEADER.unpack_from(data), strict=True)) | fields  # type: ignore[arg-type]
     size = len(layout_of(SPEC, "int8").header)
     data[: HEADER.size] = np.frombuffer(HEADER.pack(*(values | {"header_sum": 0}).values()), np.uint8)
     total = checksum(data[:size])

@@ -79,7 +79,7 @@ def test_a_module_becomes_a_spec_that_acts_the_same():
         nn.Sequential(nn.Linear(5, 16), nn.LayerNorm(16), nn.Tanh(), nn.Dropout(0.5)),
         nn.Linear(16, 12, bias=False), nn.ELU(), nn.Linear(12, 9), nn.SiLU(), nn.Linear(9, 3), nn.Tanh(),
     )  # fmt: skip
-    nn.init.normal_(module[0][1].weight)
+    nn.init.normal_(module[0][1].weight)  # type: ignore[index]
     mean, inverse_std = np.arange(5.0), np.full(5, 0.5)
     head = Head("tanh", (-1, -2, 0), (1, 2, 1))
     spec, weights = spec_from_module(
@@ -100,7 +100,7 @@ def test_weights_are_views_that_follow_training():
     module = nn.Sequential(nn.Linear(3, 2))
     _, weights = spec_from_module(module)
     with torch.no_grad():
-        module[0].weight.fill_(7.0)
+        module[0].weight.fill_(7.0)  # type: ignore[operator]
     assert (weights.layers[0].weight == 7.0).all()
 
 

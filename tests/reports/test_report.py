@@ -139,7 +139,7 @@ def test_code_is_folded_and_coloured_and_noise_is_collapsed(text):
     assert "<summary>Parameters</summary>" in text
     assert re.search(r'<span class="s1">[^ ]*&lt;b&gt;', text)
     assert "Messages (1 line)</summary>" in text
-    progress = re.search(r"Progress \(1 line\)</summary><pre[^>]*>(.*?)</pre>", text)[1]
+    progress = re.search(r"Progress \(1 line\)</summary><pre[^>]*>(.*?)</pre>", text)[1]  # type: ignore[index]
     assert progress == "step 2/2"
     assert '<pre tabindex="0">a plain line</pre>' in text
 

@@ -123,7 +123,7 @@ def test_normalization_is_that_of_stable_baselines3(tmp_path: Path) -> None:
     normalization = read_normalization(path)
     assert normalization is not None
     actual = normalization(observations)
-    np.testing.assert_array_equal(actual, env.normalize_obs(observations))
+    np.testing.assert_array_equal(actual, env.normalize_obs(observations))  # type: ignore[arg-type]
     assert actual.dtype == np.float32
     assert np.abs(actual).max() == 1.5
     env.norm_obs = False

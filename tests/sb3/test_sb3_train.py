@@ -1,5 +1,6 @@
 """Tiny trainings by the real recipes; what is stored loads here and in Stable-Baselines3."""
 
+# mypy: disable-error-code="func-returns-value, operator, union-attr"
 from __future__ import annotations
 
 import dataclasses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import sys
 from types import ModuleType
@@ -20,6 +20,8 @@ def figures_of(study: str) -> ModuleType:
     if study == "dice":
         name = "template_figures"
         spec = importlib.util.spec_from_file_location(name, TEMPLATE / "dice" / "figures.py")
+        assert spec is not None
+        assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

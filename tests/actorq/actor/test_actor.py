@@ -1,5 +1,6 @@
 """An actor's loop, its pulls and its exploration; the replay is a list, everything else is real."""
 
+# mypy: disable-error-code="arg-type, misc"
 from __future__ import annotations
 
 import itertools
@@ -202,7 +203,7 @@ def test_noise_has_its_sigma_and_stays_in_bounds():
     inside = draws[np.abs(draws) < 1]
     assert 0.40 < inside.std() < 0.45  # a normal of 0.5 cut off at 2 sigma has a deviation of 0.44
     still = exploration.GaussianNoise(0.0, np.random.default_rng(0))
-    np.testing.assert_array_equal(still(np.float32([0.25, -1.0])), np.float32([0.25, -1.0]))
+    np.testing.assert_array_equal(still(np.array([0.25, -1.0], np.float32)), np.array([0.25, -1.0], np.float32))
 
 
 def test_epsilon_is_the_share_of_random_actions():

@@ -1,5 +1,6 @@
 """The actor-bound measurement, tiny: real publisher, replay server and actor, every stage accounted for."""
 
+# mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
 import timeit
@@ -80,10 +81,13 @@ def test_an_authors_policy_acts_as_the_engine_does():
             for layer in layers
         )
     )  # fmt: skip
-    observation = {"position": np.float32([0.1, -0.2, 0.3]), "velocity": np.float32([[0.5], [-1.0]])}
+    observation = {
+        "position": np.array([0.1, -0.2, 0.3], np.float32),
+        "velocity": np.array([[0.5], [-1.0]], np.float32),
+    }
     engine = make_engine(spec, "fp32", "numpy")
     engine.load(pack(spec, weights, "fp32"))
-    expected = engine(np.float32([0.1, -0.2, 0.3, 0.5, -1.0]))
+    expected = engine(np.array([0.1, -0.2, 0.3, 0.5, -1.0], np.float32))
     policy = baseline.TorchPolicy(spec, baseline.make_module(spec, weights, "fp32"))
     np.testing.assert_allclose(policy(observation), expected, rtol=1e-5)
     quantized = baseline.TorchPolicy(spec, baseline.make_module(spec, weights, "int8"))

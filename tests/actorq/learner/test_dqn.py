@@ -65,7 +65,7 @@ def test_target_and_loss_against_a_loop():
     discount = rng.uniform(size=batch) * (rng.uniform(size=batch) > 0.3)
     losses = []
     for row in range(batch):
-        best = max(range(actions), key=lambda action, row=row: online_q[row][action])
+        best = max(range(actions), key=lambda action, row=row: online_q[row][action])  # type: ignore[misc]
         error = q_tm1[row][taken[row]] - (reward[row] + discount[row] * target_q[row][best])
         losses.append(0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5)
     tensor = torch.from_numpy

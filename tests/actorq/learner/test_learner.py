@@ -1,5 +1,6 @@
 """The learner against a real replay server: it learns, publishes, leaves snapshots, saves, resumes."""
 
+# mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
 import multiprocessing

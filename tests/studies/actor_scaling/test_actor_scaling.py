@@ -118,7 +118,7 @@ def test_words_figures_and_projection(summary):
     crowded = summary.assign(cores_used=[1.0, 1.2, 1.2] * 2)
     assert "At 2 of the 4 points that fit, other work left" in sentences.model_verdict(crowded)
     assert sentences.beside_paper(summary).ours.tolist() == ["1.80 ×", "2.00 ×"]
-    plt.close(figures.time_over_actors(summary).figure)
+    plt.close(figures.time_over_actors(summary).figure)  # type: ignore[arg-type]
     plt.close(figures.projection_panels(projected))
 
 

@@ -1,5 +1,6 @@
 """The study on tables with numbers worked out by hand, and once for real."""
 
+# mypy: disable-error-code="attr-defined, index"
 from __future__ import annotations
 
 import dataclasses

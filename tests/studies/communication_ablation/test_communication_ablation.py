@@ -112,7 +112,7 @@ def test_a_tiny_run_end_to_end():
     assert "successive publications" in sentences.publication_verdict(seen)
     assert "actor steps the mean return" in sentences.curve_verdict(curves)
     for drawn in (figures.ablation_panels(summary), figures.return_over_steps(curves), figures.codes_changed(seen)):
-        plt.close(getattr(drawn, "figure", drawn))
+        plt.close(getattr(drawn, "figure", drawn))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

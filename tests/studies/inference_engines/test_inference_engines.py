@@ -143,7 +143,7 @@ def test_figures_show_what_the_summary_says(config, summary):
     axes = figures.speed_against_error(summary, policy)
     assert axes.get_xscale() == axes.get_yscale() == "log"
     figure = figures.update_cost_panels(summary, policy)
-    bars = [patch.get_width() for patch in figure.axes[0].patches]
+    bars = [patch.get_width() for patch in figure.axes[0].patches]  # type: ignore[attr-defined]
     rows = sentences.rows_of(summary, policy)
     np.testing.assert_allclose(sum(bars), (rows.pack_ms + rows.load_ms).sum())
     assert len(figures.action_time_panels(summary).axes) >= len(config.policies) + 1

@@ -1,11 +1,13 @@
 """The PTQ study on the agents in the package: real policies, few episodes."""
 
+# mypy: disable-error-code="arg-type, operator"
 from __future__ import annotations
 
 import dataclasses
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +23,7 @@ from quarl_lib.studies.common import observed
 from quarl_lib.studies.ptq_study import figures, paper_table2, sentences, study
 from quarl_lib.studies.ptq_study.cells import compare
 
-TINY = {"episodes": 3, "calibration_steps": 200, "kl_states": 100, "workers": 1}
+TINY: dict[str, Any] = {"episodes": 3, "calibration_steps": 200, "kl_states": 100, "workers": 1}
 
 
 @pytest.fixture(scope="module")

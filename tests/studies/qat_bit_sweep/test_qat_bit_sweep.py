@@ -139,7 +139,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stood(tmp_path):
     script = tmp_path / "sweep.py"
     script.write_text(code)
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    while not process.stdout.readline().startswith("2 "):
+    while not process.stdout.readline().startswith("2 "):  # type: ignore[union-attr]
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -98,7 +98,7 @@ def test_system_components_by_hand():
     )
     assert system.seconds_per_1000_steps["environment"] == 6.0
     assert "environment 30%" in sentences.system_verdict(system.reset_index())
-    plt.close(figures.system(system.reset_index()).figure)
+    plt.close(figures.system(system.reset_index()).figure)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
