@@ -24,7 +24,7 @@ def test_brackets_say_why_there_is_no_interval():
 def test_bars_are_distances_and_leave_out_what_is_not_there():
     table = pd.DataFrame({"estimate": [2.0, 3.0], "low": [1.5, NONE], "high": [4.0, NONE]})
     distances = intervals.bars(table.estimate, table.low, table.high)
-    np.testing.assert_array_equal(distances, [[0.5, NONE], [2.0, NONE]])
+    np.testing.assert_array_equal(distances, [[0.5, NONE], [2.0, NONE]])  # type: ignore[arg-type]
     alone = table.tail(1)
     assert intervals.bars(alone.estimate, alone.low, alone.high) is None
 
