@@ -133,7 +133,7 @@ def test_one_round_has_no_interval_and_that_is_said_and_drawn(summary):
     for table, error_bars in ((alone, 0), (summary, 2)):
         ax = figures.time_over_actors(table)
         assert len(ax.collections) == error_bars
-        plt.close(ax.figure)
+        plt.close(ax.figure)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

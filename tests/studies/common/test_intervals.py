@@ -34,7 +34,7 @@ def test_a_bar_beside_a_missing_one_is_drawn_alone():
     figure, ax = plt.subplots()
     ax.errorbar([0, 1], [2.0, 3.0], yerr=np.array([[0.5, NONE], [2.0, NONE]]), capsize=2, ls="")
     (lines,) = ax.collections
-    assert [segment.tolist() for segment in lines.get_segments() if len(segment)] == [[[0, 1.5], [0, 4.0]]]
+    assert [segment.tolist() for segment in lines.get_segments() if len(segment)] == [[[0, 1.5], [0, 4.0]]]  # type: ignore[attr-defined]
     figure.canvas.draw()
     plt.close(figure)
 

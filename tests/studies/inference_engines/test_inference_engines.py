@@ -93,7 +93,7 @@ def test_one_round_has_no_interval_and_that_is_said_and_drawn(config, table):
     assert "x torch fp32 (one round: no interval)" in sentences.key_figure(summary)
     ax = figures.speed_against_error(summary, config.policies[0])
     assert not ax.collections
-    matplotlib.pyplot.close(ax.figure)
+    matplotlib.pyplot.close(ax.figure)  # type: ignore[arg-type]
 
 
 def test_errors_and_messages_are_those_of_the_precision(summary):
