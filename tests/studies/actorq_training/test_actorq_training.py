@@ -217,7 +217,7 @@ def test_without_the_lone_actor_the_report_says_so(table, summary):
     assert not len(none)
     assert "left out" in sentences.speed_verdict(none)
     assert sentences.key_figure(summary, none) == "3 of 4 runs at their threshold"
-    assert "left out" in figures.lone_actor(none).axes[0].texts[0].get_text()
+    assert "left out" in figures.lone_actor_panels(none).axes[0].texts[0].get_text()
 
 
 def test_words_and_figures_take_what_the_study_gives(table, summary):

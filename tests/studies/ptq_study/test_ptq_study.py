@@ -189,8 +189,13 @@ def test_an_archive_that_cannot_be_loaded_is_a_row_with_the_reason(tmp_path):
 
 
 def test_every_agent_is_loaded_once_broken_ones_too(tmp_path, monkeypatch):
-    loaded = []
-    monkeypatch.setattr(observed, "load_agent", lambda file: loaded.append(file.name) or load_agent(file))
+    loaded: list[str] = []
+
+    def noted(file):
+        loaded.append(file.name)
+        return load_agent(file)
+
+    monkeypatch.setattr(observed, "load_agent", noted)
     observed.prepare.cache_clear()
     for name in ("PPO", "DQN"):
         shutil.copytree(SHIPPED_AGENTS / name.lower() / "CartPole-v1", tmp_path / name.lower() / "CartPole-v1")
