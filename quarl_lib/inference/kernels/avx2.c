@@ -31,6 +31,8 @@
         acc[2] = TWO_COLUMNS(TWO_COLUMNS(acc[2], high01, lo, a01), high23, lo, a23);                             \
         acc[3] = TWO_COLUMNS(TWO_COLUMNS(acc[3], high01, hi, a01), high23, hi, a23);                             \
     } while (0)
+/* A batch's levels: 2 * 15 * 128 = 3840 fits into 16 bits */
+#define DOT_LEVEL(acc, t, a) ADD_PAIRS(acc, _mm256_maddubs_epi16(t, a))
 #include "simd256.h"
 
 static const kernels table = KERNELS("avx2", -128, read_lines);

@@ -11,6 +11,9 @@
 #include <immintrin.h>
 
 #define HAS_LISTS
+#define BYTE_PRODUCTS
+#define LEVEL_PRODUCTS
+#define INTERLEAVE
 #include "float_rows.h"
 
 #define AHEAD 2048 /* bytes: far enough for DRAM, near enough to stay in the first-level cache */
@@ -261,6 +264,8 @@ static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {
     return (uint64_t)_mm512_reduce_add_epi64(
         _mm512_add_epi64(_mm512_add_epi64(acc[0], acc[1]), _mm512_add_epi64(acc[2], acc[3])));
 }
+
+#include "batch512.h"
 
 static const kernels table = KERNELS("avx512", 0, read_lines);
 const kernels *const avx512_kernels = &table;

@@ -23,6 +23,9 @@
         acc[2] = _mm256_dpbusd_avx_epi32(acc[2], a4, _mm256_unpacklo_epi16(high01, high23));                     \
         acc[3] = _mm256_dpbusd_avx_epi32(acc[3], a4, _mm256_unpackhi_epi16(high01, high23));                     \
     } while (0)
+#define BYTE_PRODUCTS
+#define DOT_BYTES(acc, a, w) _mm256_dpbusd_avx_epi32(acc, a, w)
+#define DOT_LEVEL(acc, t, a) _mm256_dpbusd_avx_epi32(acc, t, a)
 #include "simd256.h"
 
 static const kernels table = KERNELS("avxvnni", 0, read_lines);

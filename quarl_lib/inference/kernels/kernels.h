@@ -25,8 +25,40 @@ typedef void product_u8(const uint8_t *weights, const uint8_t *next, const uint1
 typedef void product_f(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const float *x,
                        ptrdiff_t count, int blocks, float *sums);
 
+/* Batches: a slab of weights is unpacked once into [step][row][4 bytes] and multiplied by a few observations at a time.
+ * A step is four columns as bytes or two as 16-bit words; codes lie the same way, so that one broadcast feeds a step.
+ *   BYTES     unsigned activations by signed weights
+ *   INTERLEAVED  the same, rows in the order in which `unpack` interleaved them until `order_rows`
+ *   HALVES    a 16-bit code + 32768 as two observations, its low and its high byte; a third, all ones, sums the weights
+ *   LEVELS    signed activations by unsigned weights (0..15 or 0..3)
+ *   WORDS     both signed, 16 bits */
+enum batch_mode { NO_BATCH, BYTES, INTERLEAVED, HALVES, LEVELS, WORDS };
+enum { TILE = 6 /* observations in one pass */, CHUNK_STEPS = 128 /* with 64 rows 32 KB: a first-level cache */ };
+
+typedef struct { /* what turns a panel's sums into outputs; the same for every observation */
+    const float *scales, *residuals, *bias;
+    const int32_t *row_sums; /* NULL, or times `shift` to be taken off the sums */
+    int32_t shift;
+    int halves;  /* sums of low bytes; those of high bytes lie a panel behind */
+    int doubled; /* sums of levels: twice them, less `center` */
+    int relu;
+} outcome;
+
 typedef struct {
     const char *name;
+    uint8_t modes[NUM_KINDS]; /* enum batch_mode of every kind */
+    /* Unpack `cols` columns of 64 rows (16 * blocks); `stride` bytes lie between steps, of w8u8 between columns. */
+    void (*unpack)(enum kind kind, const uint8_t *weights, ptrdiff_t stride, int blocks, ptrdiff_t cols, uint8_t *panel);
+    /* Multiply `steps` of a panel by the codes of n <= TILE observations, and add to sums [n][64] or write them. Lines
+     * from `ahead` on, two a step, are fetched meanwhile (NULL: none). */
+    void (*multiply)(enum batch_mode mode, const uint8_t *panel, int blocks, const uint8_t *codes, ptrdiff_t stride,
+                     ptrdiff_t steps, int n, int32_t *sums, int add, const uint8_t *ahead);
+    void (*order_rows)(int32_t *sums); /* 64 of INTERLEAVED weights */
+    /* As quantize16, for HALVES: low bytes, and `stride` behind them high bytes. */
+    int32_t (*quantize_halves)(const float *x, ptrdiff_t n, float inverse, ptrdiff_t stride, uint8_t *codes);
+    /* The outputs of `rows` rows of an observation; return the largest |y| as bits. */
+    uint32_t (*finish)(const outcome *o, const int32_t *sums, ptrdiff_t rows, int32_t center, float code_sum,
+                       float activation_scale, float *y);
     /* What a w8a8 kernel adds to each activation byte before it multiplies: -128 where it takes bytes as signed. */
     int byte_offset;
     product_i8 *w8a8;   /* step: 4 columns; sums of code * (byte + byte_offset) */

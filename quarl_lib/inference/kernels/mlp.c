@@ -19,15 +19,19 @@ static void *zeroed(size_t size) {
     return memory;
 }
 
-static void free_scratch(mlp *m) { free(m->x), free(m->y), free(m->codes), free(m->values), free(m->columns); }
+static void free_scratch(mlp *m) {
+    free(m->x), free(m->y), free(m->codes), free(m->values), free(m->columns), free(m->panel), free(m->sums);
+}
 
 int mlp_reserve(mlp *m, int batch) {
     if (batch <= m->batch) return 1;
     mlp grown = *m;
     size_t row = (size_t)m->width * (size_t)batch * 4;
-    grown.x = zeroed(row), grown.y = zeroed(row), grown.codes = zeroed(row), grown.values = zeroed(row);
+    grown.x = zeroed(row), grown.y = zeroed(row), grown.values = zeroed(row);
     grown.columns = zeroed(row);
-    if (!grown.x || !grown.y || !grown.codes || !grown.values || !grown.columns) {
+    grown.codes = zeroed(row + (size_t)m->width + (size_t)batch * 128 + 64); /* of a batch two rows each, and one of ones */
+    grown.panel = zeroed((size_t)CHUNK_STEPS * PANEL * 4), grown.sums = zeroed((size_t)batch * TALL_PANEL * 4 + PANEL * 4);
+    if (!grown.x || !grown.y || !grown.codes || !grown.values || !grown.columns || !grown.panel || !grown.sums) {
         free_scratch(&grown);
         return 0;
     }
@@ -42,7 +46,7 @@ void mlp_free(mlp *m) {
     free(m->low), free(m->high), free(m->middle), free(m->half_width);
 }
 
-static int not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index, int row) {
+int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index, int row) {
     for (ptrdiff_t i = 0; i < n; i++)
         if (!isfinite(x[i])) {
             *bad = (bad_value){layer_index, row, i, x[i]};
@@ -51,17 +55,21 @@ static int not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_ind
     return 0;
 }
 
+float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale) {
+    float absmax;
+    memcpy(&absmax, &absmax_bits, 4);
+    int zero = absmax < TINY;
+    *scale = zero ? 0.0f : absmax / (float)limit;
+    return zero ? 0.0f : (float)limit / absmax;
+}
+
 /* Fill the codes, their scale and sum for row `i` of m->x; 0 if an input is not finite. */
 static int quantize_input(mlp *m, const layer *l, int index, int i, bad_value *bad) {
     const kernels *k = m->kernels;
     const float *x = row_of(m, m->x, i);
     uint32_t bits = k->absmax_bits(x, l->cols);
-    if (bits > FINITE_BITS) return not_finite(x, l->cols, bad, index, i);
-    float absmax;
-    memcpy(&absmax, &bits, 4);
-    int zero = absmax < TINY;
-    float inverse = zero ? 0.0f : (float)l->limit / absmax;
-    m->activation_scale[i] = zero ? 0.0f : absmax / (float)l->limit;
+    if (bits > FINITE_BITS) return mlp_not_finite(x, l->cols, bad, index, i);
+    float inverse = mlp_activation_scale(bits, l->limit, m->activation_scale + i);
     int8_t *codes = bytes_of(m, i);
     if (l->kind == W8A16) {
         m->code_sum[i] = k->quantize16(x, l->cols, inverse, (int16_t *)codes);
@@ -156,6 +164,7 @@ static void sum_groups(mlp *m, const layer *l, int i) {
 }
 
 int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad) {
+    m->absmax_known = 0;
     const layer *l = m->layers + index;
     int quantized = l->kind != FP32 && l->kind != FP16;
     for (int i = 0; i < n; i++) {
@@ -190,13 +199,15 @@ int mlp_forward(mlp *m, int n, bad_value *bad) {
     const layer *first = m->layers, *last = m->layers + m->num_layers - 1;
     for (int i = 0; i < n; i++) {
         float *x = row_of(m, m->x, i);
-        if (m->kernels->absmax_bits(x, first->cols) > FINITE_BITS) return not_finite(x, first->cols, bad, 0, i);
+        if (m->kernels->absmax_bits(x, first->cols) > FINITE_BITS) return mlp_not_finite(x, first->cols, bad, 0, i);
         if (m->mean)
             m->kernels->normalize(x, first->cols, (const float *)(m->data + m->mean),
                                   (const float *)(m->data + m->inverse_std), m->clip);
     }
+    m->absmax_known = 0;
     for (int j = 0; j < m->num_layers; j++) {
-        if (!mlp_layer(m, j, n, NULL, bad)) return 0;
+        int batched = n >= BATCHED_FROM && m->kernels->modes[m->layers[j].kind] != NO_BATCH;
+        if (!(batched ? mlp_batch_layer(m, j, n, bad) : mlp_layer(m, j, n, NULL, bad))) return 0;
         float *swap = m->x;
         m->x = m->y, m->y = swap;
     }
@@ -204,7 +215,7 @@ int mlp_forward(mlp *m, int n, bad_value *bad) {
     m->x = m->y, m->y = swap;
     for (int i = 0; i < n; i++)
         if (m->kernels->absmax_bits(row_of(m, m->y, i), last->rows) > FINITE_BITS)
-            return not_finite(row_of(m, m->y, i), last->rows, bad, m->num_layers, i);
+            return mlp_not_finite(row_of(m, m->y, i), last->rows, bad, m->num_layers, i);
     return 1;
 }
 

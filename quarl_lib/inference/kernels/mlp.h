@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
-enum { MAX_LAYERS = 64, MAX_BATCH = 32, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
+enum { MAX_LAYERS = 64, MAX_BATCH = 128, BATCHED_FROM = 4, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
 
 typedef struct {
     enum kind kind;
@@ -35,7 +35,11 @@ typedef struct {
     void *codes; /* bytes or int16 */
     uint16_t *columns; /* of a w8u8, fp32 or fp16 layer: the listed columns, their values (bytes or floats) */
     float *values;
+    uint8_t *panel; /* a slab of unpacked weights, and the sums [sub-panel][observation][64] of a panel */
+    int32_t *sums;
     ptrdiff_t count[MAX_BATCH];
+    uint32_t absmax[MAX_BATCH]; /* of the rows of x as bits, where the layer before has them */
+    int absmax_known;
     int32_t group_sums[MAX_COLUMNS / GROUP];
     int32_t code_sum[MAX_BATCH];
     float activation_scale[MAX_BATCH];
@@ -52,6 +56,11 @@ int mlp_reserve(mlp *m, int batch); /* grow scratch to `batch` rows; 0 if memory
 void mlp_free(mlp *m);
 /* Run `n` <= m->batch observations already in m->x; outputs are in m->y. Return 0 and fill `bad` on a bad value. */
 int mlp_forward(mlp *m, int n, bad_value *bad);
+/* Run an integer layer for n >= BATCHED_FROM observations; the same bits as mlp_layer. */
+int mlp_batch_layer(mlp *m, int index, int n, bad_value *bad);
+int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index, int row);
+/* The factor from values to codes and the scale back, from the largest value's bits. */
+float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale);
 /* Run one layer from m->x to m->y (m->codes and, if not NULL, `sums` [groups, rows_padded] are left to look at). */
 int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad);
 /* Turn the outputs of row `i` into an action: floats into `action`, or the index returned. */

@@ -92,4 +92,39 @@ static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
+/* A batch: SSE2's pmaddwd, which every 64-bit x86 has and no compiler finds here; else plain C. */
+#ifdef __SSE2__
+#define VECTOR __m128i
+#define V_LANES 4
+#define V_ZERO _mm_setzero_si128()
+#define V_LOAD(p) _mm_loadu_si128((const void *)(p))
+#define V_STORE(p, v) _mm_storeu_si128((void *)(p), v)
+#define V_ADD _mm_add_epi32
+#define DOT_WORDS(acc, a, w) _mm_add_epi32(acc, _mm_madd_epi16(a, w))
+#define TILE_VECTORS 2
+
+INLINE __m128i V_FOUR(const uint8_t *p) {
+    int32_t word;
+    memcpy(&word, p, 4);
+    return _mm_set1_epi32(word);
+}
+#include "batch_tiles.h"
+#else
+static void multiply(enum batch_mode mode, const uint8_t *panel, int blocks, const uint8_t *codes, ptrdiff_t stride,
+                     ptrdiff_t steps, int n, int32_t *sums, int add, const uint8_t *ahead) {
+    (void)mode, (void)ahead;
+    int rows = blocks * BLOCK;
+    const int16_t *w = (const int16_t *)(const void *)panel;
+    for (int o = 0; o < n; o++, sums += PANEL, codes += stride) {
+        const int16_t *a = (const int16_t *)(const void *)codes;
+        if (!add) memset(sums, 0, (size_t)rows * 4);
+        for (ptrdiff_t s = 0; s < steps; s++)
+            for (int r = 0; r < rows; r++)
+                sums[r] += w[(s * rows + r) * 2] * a[2 * s] + w[(s * rows + r) * 2 + 1] * a[2 * s + 1];
+    }
+}
+#endif
+
+#include "batch_rows.h"
+
 const kernels portable_kernels = KERNELS("portable", -128, read_lines);

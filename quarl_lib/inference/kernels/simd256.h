@@ -5,6 +5,7 @@
  *   ADD_COLUMNS(acc, codes, ...) four columns, bytes interleaved two by two, by four unsigned codes,
  *                                times 2^COLUMN_SHIFT; 32 bits hold the sums of COLUMN_RUN columns
  */
+#define LEVEL_PRODUCTS
 #include "float_rows.h"
 
 #define AHEAD 2048 /* bytes: far enough for DRAM, near enough to stay in the first-level cache */
@@ -219,3 +220,5 @@ static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {
     _mm256_storeu_si256((void *)words, acc[0]);
     return words[0] + words[1] + words[2] + words[3];
 }
+
+#include "batch256.h"
