@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define FINITE_BITS 0x7f7fffffu
+enum { UNPACKED_TOGETHER = 32 /* columns: 8 KB of a tall panel */ };
 
 static const int bits_of[NUM_KINDS] = KIND_BITS;
 
@@ -15,6 +16,7 @@ typedef struct { /* how a layer's codes lie */
 } batch;
 
 static uint8_t *codes_of(const mlp *m, const batch *b, int row) { return (uint8_t *)m->codes + row * b->stride; }
+static int blocks_at(ptrdiff_t rows, ptrdiff_t sub) { return (int)((rows - sub < PANEL ? rows - sub : PANEL) / BLOCK); }
 static int ahead_of(const batch *b) { return b->mode == HALVES; } /* rows before the first observation's */
 static int32_t *group_sums_of(const mlp *m, int i) { return (int32_t *)(void *)(m->values + (ptrdiff_t)i * m->width); }
 
@@ -93,28 +95,37 @@ static void multiply_slab(mlp *m, const layer *l, const batch *b, outcome *o, pt
     }
 }
 
+/* Unpack `cols` columns of a panel, sub-panel by sub-panel: a few columns at a time, so that memory is read front to back. */
+static void unpack_slab(mlp *m, const layer *l, const uint8_t *slab, ptrdiff_t rows, ptrdiff_t cols, const batch *b) {
+    ptrdiff_t piece = l->kind == W8U8 && rows > PANEL ? UNPACKED_TOGETHER : cols, stride = l->kind == W8U8 ? rows : rows * 4;
+    for (ptrdiff_t start = 0; start < cols; start += piece, slab += piece * rows * bits_of[l->kind] / 8) {
+        ptrdiff_t n = cols - start < piece ? cols - start : piece;
+        for (ptrdiff_t sub = 0; sub < rows; sub += PANEL) {
+            int blocks = blocks_at(rows, sub), whole = b->mode == INTERLEAVED ? PANEL / BLOCK : blocks;
+            uint8_t *to = m->panel + sub * 4 * CHUNK_STEPS + start / b->columns * whole * BLOCK * 4;
+            m->kernels->unpack(l->kind, slab + sub, stride, blocks, n, to);
+        }
+    }
+}
+
 static void multiply_panel(mlp *m, const layer *l, const batch *b, ptrdiff_t first, ptrdiff_t rows, int n) {
     const uint8_t *weights = m->data + l->weights + first * l->cols_padded * bits_of[l->kind] / 8;
-    ptrdiff_t chunk = l->kind == W4G128A8 ? GROUP : CHUNK_STEPS * b->columns, column_bytes = rows * bits_of[l->kind] / 8;
+    ptrdiff_t chunk = l->kind == W4G128A8 ? GROUP : CHUNK_STEPS * b->columns;
+    ptrdiff_t column_bytes = rows * bits_of[l->kind] / 8;
+    int in_place = b->mode == HALVES || (l->kind == W8A8 && b->mode == BYTES); /* lies as it is needed */
     for (ptrdiff_t start = 0; start < l->cols_padded; start += chunk) {
         ptrdiff_t cols = l->cols_padded - start < chunk ? l->cols_padded - start : chunk;
         const uint8_t *slab = weights + start * column_bytes, *next = slab + cols * column_bytes;
+        if (!in_place) unpack_slab(m, l, slab, rows, cols, b);
         for (ptrdiff_t sub = 0; sub < rows; sub += PANEL) {
-            int blocks = (int)((rows - sub < PANEL ? rows - sub : PANEL) / BLOCK);
-            ptrdiff_t row = first + sub;
-            const float *scales = (const float *)(m->data + l->scales);
-            outcome o = {scales + row, (const float *)(m->data + l->residuals) + row, (const float *)(m->data + l->bias) + row,
-                         NULL, ZERO_POINT, b->mode == HALVES, l->kind == W4A8 || l->kind == W2A8, l->activation == RELU && !l->layer_norm};
-            int in_place = b->mode == HALVES || (l->kind == W8A8 && b->mode == BYTES);
-            if (in_place && l->kind == W8A8) o.row_sums = (const int32_t *)(m->data + l->row_sums) + row;
-            const uint8_t *panel = slab;
-            if (!in_place) {
-                ptrdiff_t stride = l->kind == W8U8 ? rows : rows * 4;
-                m->kernels->unpack(l->kind, slab + sub, stride, blocks, cols, m->panel);
-                panel = m->panel;
-            }
+            const float *scales = (const float *)(m->data + l->scales) + first + sub;
+            outcome o = {scales, (const float *)(m->data + l->residuals) + first + sub,
+                         (const float *)(m->data + l->bias) + first + sub, NULL, ZERO_POINT, b->mode == HALVES,
+                         l->kind == W4A8 || l->kind == W2A8, l->activation == RELU && !l->layer_norm};
+            if (in_place && l->kind == W8A8) o.row_sums = (const int32_t *)(m->data + l->row_sums) + first + sub;
+            const uint8_t *panel = in_place ? slab : m->panel + sub * 4 * CHUNK_STEPS;
             ptrdiff_t share = cols * column_bytes * sub / rows; /* each sub-panel fetches its part of the next slab */
-            multiply_slab(m, l, b, &o, row, blocks, start, cols, panel, next + share, n, m->sums + sub * n);
+            multiply_slab(m, l, b, &o, first + sub, blocks_at(rows, sub), start, cols, panel, next + share, n, m->sums + sub * n);
         }
     }
 }

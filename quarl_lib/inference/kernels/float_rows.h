@@ -185,23 +185,28 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
 
 #include "encode.h"
 
-/* In the order of the kinds; see kernels.h. */
+/* In the order of the kinds; see kernels.h. Below `from` observations one after the other takes less: behind a ReLU
+ * it leaves half the columns out. */
 #ifdef INTERLEAVE
-#define ORDER_ROWS order_rows
 #define BATCH_MODES {NO_BATCH, NO_BATCH, BYTES, HALVES, LEVELS, LEVELS, LEVELS, INTERLEAVED}
-#else
-#define ORDER_ROWS NULL
-#if defined(BYTE_PRODUCTS)
+#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 6}
+#define ORDER_ROWS order_rows
+#elif defined(BYTE_PRODUCTS)
 #define BATCH_MODES {NO_BATCH, NO_BATCH, BYTES, HALVES, LEVELS, LEVELS, LEVELS, BYTES}
+#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 6}
 #elif defined(LEVEL_PRODUCTS)
 #define BATCH_MODES {NO_BATCH, NO_BATCH, WORDS, WORDS, LEVELS, LEVELS, LEVELS, WORDS}
+#define BATCHED_FROM {0, 0, 8, 8, 4, 4, 4, 16}
 #else
 #define BATCH_MODES {NO_BATCH, NO_BATCH, WORDS, WORDS, WORDS, WORDS, WORDS, WORDS}
+#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 4}
 #endif
+#ifndef ORDER_ROWS
+#define ORDER_ROWS NULL
 #endif
 
 #define KERNELS(isa, signed_offset, read_lines)                                                                \
-    {.name = isa, .byte_offset = signed_offset, .modes = BATCH_MODES, .unpack = unpack, .multiply = multiply,     \
+    {.name = isa, .byte_offset = signed_offset, .modes = BATCH_MODES, .batched_from = BATCHED_FROM, .unpack = unpack, .multiply = multiply,     \
      .finish = finish, .quantize_halves = QUANTIZE_HALVES, .order_rows = ORDER_ROWS, .w8a8 = w8a8, .w8a16 = w8a16, .w4a8 = w4a8, .w2a8 = w2a8,         \
      .w8u8 = w8u8, .list_codes = list_codes, .list_floats = list_floats, .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
      .scale_sums = scale_sums, .add_group = add_group, .scale_total = scale_total, .layer_norm = layer_norm,      \

@@ -47,6 +47,7 @@ typedef struct { /* what turns a panel's sums into outputs; the same for every o
 typedef struct {
     const char *name;
     uint8_t modes[NUM_KINDS]; /* enum batch_mode of every kind */
+    uint8_t batched_from[NUM_KINDS]; /* observations */
     /* Unpack `cols` columns of 64 rows (16 * blocks); `stride` bytes lie between steps, of w8u8 between columns. */
     void (*unpack)(enum kind kind, const uint8_t *weights, ptrdiff_t stride, int blocks, ptrdiff_t cols, uint8_t *panel);
     /* Multiply `steps` of a panel by the codes of n <= TILE observations, and add to sums [n][64] or write them. Lines

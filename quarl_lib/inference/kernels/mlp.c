@@ -30,7 +30,7 @@ int mlp_reserve(mlp *m, int batch) {
     grown.x = zeroed(row), grown.y = zeroed(row), grown.values = zeroed(row);
     grown.columns = zeroed(row);
     grown.codes = zeroed(row + (size_t)m->width + (size_t)batch * 128 + 64); /* of a batch two rows each, and one of ones */
-    grown.panel = zeroed((size_t)CHUNK_STEPS * PANEL * 4), grown.sums = zeroed((size_t)batch * TALL_PANEL * 4 + PANEL * 4);
+    grown.panel = zeroed((size_t)CHUNK_STEPS * TALL_PANEL * 4), grown.sums = zeroed((size_t)batch * TALL_PANEL * 4 + PANEL * 4);
     if (!grown.x || !grown.y || !grown.codes || !grown.values || !grown.columns || !grown.panel || !grown.sums) {
         free_scratch(&grown);
         return 0;
@@ -206,7 +206,8 @@ int mlp_forward(mlp *m, int n, bad_value *bad) {
     }
     m->absmax_known = 0;
     for (int j = 0; j < m->num_layers; j++) {
-        int batched = n >= BATCHED_FROM && m->kernels->modes[m->layers[j].kind] != NO_BATCH;
+        enum kind kind = m->layers[j].kind;
+        int batched = m->kernels->modes[kind] != NO_BATCH && n >= m->kernels->batched_from[kind];
         if (!(batched ? mlp_batch_layer(m, j, n, bad) : mlp_layer(m, j, n, NULL, bad))) return 0;
         float *swap = m->x;
         m->x = m->y, m->y = swap;

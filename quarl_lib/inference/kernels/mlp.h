@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
-enum { MAX_LAYERS = 64, MAX_BATCH = 128, BATCHED_FROM = 4, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
+enum { MAX_LAYERS = 64, MAX_BATCH = 128, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
 
 typedef struct {
     enum kind kind;
@@ -56,7 +56,7 @@ int mlp_reserve(mlp *m, int batch); /* grow scratch to `batch` rows; 0 if memory
 void mlp_free(mlp *m);
 /* Run `n` <= m->batch observations already in m->x; outputs are in m->y. Return 0 and fill `bad` on a bad value. */
 int mlp_forward(mlp *m, int n, bad_value *bad);
-/* Run an integer layer for n >= BATCHED_FROM observations; the same bits as mlp_layer. */
+/* Run an integer layer for a batch; the same bits as mlp_layer. */
 int mlp_batch_layer(mlp *m, int index, int n, bad_value *bad);
 int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index, int row);
 /* The factor from values to codes and the scale back, from the largest value's bits. */
