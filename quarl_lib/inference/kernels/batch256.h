@@ -10,6 +10,9 @@
 #define V_ALL(word) _mm256_set1_epi32(word)
 #define V_AND _mm256_and_si256
 #define V_RIGHT _mm256_srli_epi32
+#define F_VECTOR __m256
+#define F_ZERO _mm256_setzero_ps()
+#define F_PRODUCT(acc, a, w) _mm256_fmadd_ps(a, w, acc)
 #define TILE_VECTORS 2
 
 #ifdef BYTE_PRODUCTS

@@ -10,6 +10,9 @@
 #define V_ALL(word) _mm512_set1_epi32(word)
 #define V_AND _mm512_and_si512
 #define V_RIGHT _mm512_srli_epi32
+#define F_VECTOR __m512
+#define F_ZERO _mm512_setzero_ps()
+#define F_PRODUCT(acc, a, w) _mm512_fmadd_ps(a, w, acc)
 #define TILE_VECTORS 4
 #define DOT_BYTES(acc, a, w) _mm512_dpbusd_epi32(acc, a, w)
 #define DOT_LEVEL(acc, w, a) _mm512_dpbusd_epi32(acc, w, a)

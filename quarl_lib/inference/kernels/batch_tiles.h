@@ -92,3 +92,31 @@ static void multiply(enum batch_mode mode, const uint8_t *panel, int blocks, con
     default: break;
     }
 }
+
+/* Multiply-adds by the hundred with nothing to load: what the instruction set can do, as bytes (or words) and as floats. */
+#ifdef BYTE_PRODUCTS
+#define PEAK_DOT DOT_BYTES
+#define PEAK_EACH 4
+#else
+#define PEAK_DOT DOT_WORDS
+#define PEAK_EACH 2
+#endif
+#define HIDE(v) __asm__ volatile("" : "+x"(v)) /* so that no product is left out, or computed once for all */
+#define PEAK(name, TYPE, ZERO, PRODUCT, each)                                                                   \
+    static ptrdiff_t name(ptrdiff_t repeats) {                                                                  \
+        TYPE acc[12], a = ZERO, w = ZERO;                                                                       \
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) {                                                 \
+            acc[i] = ZERO;                                                                                      \
+            HIDE(acc[i]);                                                                                       \
+        }                                                                                                       \
+        for (ptrdiff_t r = 0; r < repeats; r++)                                                                 \
+            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) {                                             \
+                HIDE(a);                                                                                        \
+                acc[i] = PRODUCT(acc[i], a, w);                                                                 \
+            }                                                                                                   \
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) HIDE(acc[i]);                                     \
+        return repeats * 12 * V_LANES * (each);                                                                 \
+    }
+PEAK(peak_integers, VECTOR, V_ZERO, PEAK_DOT, PEAK_EACH)
+PEAK(peak_floats, F_VECTOR, F_ZERO, F_PRODUCT, 1)
+#define PEAKS peak_integers, peak_floats

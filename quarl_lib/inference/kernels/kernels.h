@@ -97,6 +97,8 @@ typedef struct {
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
                               float *residuals, uint8_t *scratch);
     void (*checksum)(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]);
+    /* Multiply and add integers, or floats, for a while; return how many products that were. NULL without vectors. */
+    ptrdiff_t (*peak[2])(ptrdiff_t repeats);
     /* Sum all 64-byte lines of a buffer: a read at the core's full width, for the bandwidth that bounds an action. */
     uint64_t (*read)(const uint8_t *data, ptrdiff_t lines);
 } kernels;

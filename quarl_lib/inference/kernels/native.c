@@ -136,6 +136,21 @@ static PyObject *read_seconds(PyObject *module, PyObject *args) {
     return times;
 }
 
+PyDoc_STRVAR(peak_doc, "products_per_second(floats, repeats)\n--\n\nReturn the multiply-adds a second that this core does without loading anything: integers\n"
+                       "or floats; 0 where they were not written with vectors.");
+
+static PyObject *products_per_second(PyObject *module, PyObject *args) {
+    (void)module;
+    int floats, repeats;
+    if (!PyArg_ParseTuple(args, "pi:products_per_second", &floats, &repeats)) return NULL;
+    if (!best_kernels->peak[floats]) return PyFloat_FromDouble(0.0);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    ptrdiff_t products = best_kernels->peak[floats](repeats);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return PyFloat_FromDouble((double)products / ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)));
+}
+
 PyDoc_STRVAR(isa_doc, "isa(name='auto')\n--\n\nReturn the kernels' instruction set that a name stands for on this CPU.");
 
 static PyObject *isa(PyObject *module, PyObject *args) {
@@ -150,6 +165,7 @@ static PyObject *isa(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {{"encode", encode, METH_VARARGS, encode_doc},
                                 {"checksum", checksum, METH_O, checksum_doc},
                                 {"read_seconds", read_seconds, METH_VARARGS, read_doc},
+                                {"products_per_second", products_per_second, METH_VARARGS, peak_doc},
                                 {"isa", isa, METH_VARARGS, isa_doc},
                                 {NULL, NULL, 0, NULL}};
 

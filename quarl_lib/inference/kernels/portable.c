@@ -101,6 +101,9 @@ static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {
 #define V_STORE(p, v) _mm_storeu_si128((void *)(p), v)
 #define V_ADD _mm_add_epi32
 #define DOT_WORDS(acc, a, w) _mm_add_epi32(acc, _mm_madd_epi16(a, w))
+#define F_VECTOR __m128
+#define F_ZERO _mm_setzero_ps()
+#define F_PRODUCT(acc, a, w) _mm_add_ps(acc, _mm_mul_ps(a, w))
 #define TILE_VECTORS 2
 
 INLINE __m128i V_FOUR(const uint8_t *p) {
@@ -123,6 +126,7 @@ static void multiply(enum batch_mode mode, const uint8_t *panel, int blocks, con
                 sums[r] += w[(s * rows + r) * 2] * a[2 * s] + w[(s * rows + r) * 2 + 1] * a[2 * s + 1];
     }
 }
+#define PEAKS NULL, NULL
 #endif
 
 #include "batch_rows.h"
