@@ -109,9 +109,10 @@ static void multiply(enum batch_mode mode, const uint8_t *panel, int blocks, con
             acc[i] = ZERO;                                                                                      \
             HIDE(acc[i]);                                                                                       \
         }                                                                                                       \
+        HIDE(a);                                                                                                \
         for (ptrdiff_t r = 0; r < repeats; r++)                                                                 \
             _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) {                                             \
-                HIDE(a);                                                                                        \
+                HIDE(w);                                                                                        \
                 acc[i] = PRODUCT(acc[i], a, w);                                                                 \
             }                                                                                                   \
         _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) HIDE(acc[i]);                                     \
