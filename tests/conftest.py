@@ -15,6 +15,8 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "
 os.environ.setdefault("MUJOCO_GL", "disable")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["MPLBACKEND"] = "agg"
+# What tests measure of this machine stays out of the user's own cache.
+os.environ.setdefault("QUARL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "quarl"))
 
 import pytest  # noqa: E402
 

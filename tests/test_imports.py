@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "results": {"files", "provenance"},
     "quantization": set(),
     "envs": set(),
-    "inference": {"quantization", "provenance"},
+    "inference": {"quantization", "provenance", "files"},
     "sb3": {"quantization", "inference", "envs"},
     "actorq": {"inference", "envs", "quantization", "results"},
     "studies": LIBRARY,
