@@ -13,7 +13,17 @@ import numpy as np
 
 from quarl_lib.inference import PRECISIONS, Engine, Head, PolicySpec, Weights, make_engine
 from quarl_lib.inference.backends import torch as torch_backend
-from quarl_lib.inference.benchmark import Pair, Schedule, milliseconds, one_thread, paired, reader, touch
+from quarl_lib.inference.benchmark import (
+    Pair,
+    Schedule,
+    estimate_us,
+    milliseconds,
+    one_thread,
+    paired,
+    peak_products,
+    reader,
+    touch,
+)
 from quarl_lib.inference.engines import unsupported
 from quarl_lib.inference.example_policies import example_observations
 from quarl_lib.inference.pack import aligned_empty, pack, packed_size
@@ -23,6 +33,7 @@ FROZEN = "torch-frozen"
 BASELINE = ("torch", "fp32")
 # The reference kernels in numpy exist to be right: two rows say how slow that is.
 NUMPY_MEASURED = ("fp32", "int8")
+BATCH_BACKENDS, BATCH_MEASURED = ("native", "onnxruntime", "torch"), ("fp32", "int8", "int4", "int2")
 CALIBRATION_IMAGES = 32
 OBSERVATIONS_IN_TURN = 16
 SLOW_MS, SLOW_REPEATS = 60.0, 3  # an update slower than this is repeated no more often
@@ -90,7 +101,27 @@ def action_rows(
         for candidate in measured:
             limits = reads[f"memory {WEIGHT_BITS[candidate.precision]}"]
             for pair, limit in zip(reads[candidate.key], limits, strict=True):
-                yield from _pair_rows(policy, candidate, regime, pair, limit)
+                yield from _pair_rows(policy, candidate, regime, pair, limit.candidate.median_us)
+
+
+def batch_rows(
+    policy: Policy, measured: list[Candidate], schedule: Schedule, batch: int, rng: np.random.Generator
+) -> Iterator[Row]:
+    """Yield the hot times per action when `batch` observations go in at once, of the engines that batches are about.
+
+    The limit is the roofline's: every weight read once a batch, or every product at the core's peak, what takes longer.
+    """
+    measured = [one for one in measured if one.backend in BATCH_BACKENDS and one.precision in BATCH_MEASURED]
+    observations = np.resize(policy.observations, (batch, *policy.observations.shape[1:]))
+    calls: dict[str, Callable[[], object]] = {one.key: partial(one.engine, observations) for one in measured}
+    pairs = paired(calls, partial(_baseline(measured), observations), schedule, rng)
+    for candidate in measured:
+        peak = peak_products(candidate.precision.startswith("fp"))
+        read_us = estimate_us(reader(policy.spec.num_weights * WEIGHT_BITS[candidate.precision] // 8))
+        limit_us = max(read_us / batch, policy.spec.num_weights / peak if peak else 0.0)
+        for pair in pairs:
+            if pair.name == candidate.key:
+                yield from _pair_rows(policy, candidate, "hot", pair, limit_us, batch)
 
 
 def _acting(engine: Engine, observations: np.ndarray) -> Callable[[], object]:
@@ -105,15 +136,17 @@ def _baseline(measured: list[Candidate]) -> Engine:
     return next(one.engine for one in measured if (one.backend, one.precision) == BASELINE)
 
 
-def _pair_rows(policy: Policy, candidate: Candidate, regime: str, pair: Pair, limit: Pair) -> Iterator[Row]:
+def _pair_rows(
+    policy: Policy, candidate: Candidate, regime: str, pair: Pair, limit_us: float, batch: int = 1
+) -> Iterator[Row]:
     values = {
-        "us": pair.candidate.median_us,
-        "us_best": pair.candidate.best_us,
-        "torch_fp32_us": pair.baseline.median_us,
-        "limit_us": limit.candidate.median_us,
+        "us": pair.candidate.median_us / batch,
+        "us_best": pair.candidate.best_us / batch,
+        "torch_fp32_us": pair.baseline.median_us / batch,
+        "limit_us": limit_us,
     }
     for quantity, value in values.items():
-        yield _row(policy, candidate, quantity, value, regime, pair.round)
+        yield _row(policy, candidate, quantity, value, regime, pair.round, batch)
 
 
 def error_rows(policy: Policy, measured: list[Candidate]) -> Iterator[Row]:
@@ -186,12 +219,21 @@ def _loaded(policy: Policy, precision: str, backend: str) -> Engine:
     return engine
 
 
-def _row(policy: Policy, candidate: Candidate, quantity: str, value: float, regime: str = "", round_: int = 0) -> Row:
+def _row(
+    policy: Policy,
+    candidate: Candidate,
+    quantity: str,
+    value: float,
+    regime: str = "",
+    round_: int = 0,
+    batch: int = 1,
+) -> Row:
     return {
         "policy": policy.name,
         "backend": candidate.backend,
         "precision": candidate.precision,
         "regime": regime,
+        "batch": batch,
         "round": round_,
         "quantity": quantity,
         "value": value,

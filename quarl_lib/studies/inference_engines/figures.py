@@ -14,7 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from quarl_lib.studies.common.intervals import bars
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
+from quarl_lib.studies.inference_engines.sentences import batched
 
+BATCH_LINES = {"native": "-", "onnxruntime": "--", "torch": ":"}
+BATCH_DRAWN = ("fp32", "int8", "int4")
 BACKENDS = ("native", "onnxruntime", "torch", "torch-frozen", "numpy")
 
 
@@ -24,7 +27,7 @@ def action_time(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> A
     The vertical ticks are the limit: the time that reading the same number of bytes once takes on this machine.
     """
     ax = axes_or_new(ax)
-    rows = summary[summary.policy == policy]
+    rows = summary[(summary.policy == policy) & (summary.batch == 1)]
     top, labels = 0, {}
     for backend in [name for name in BACKENDS if name in set(rows.backend)]:
         here = rows[rows.backend == backend]
@@ -79,7 +82,7 @@ def _plain_log_ticks(axis: Axis, low: float, high: float) -> None:
 def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> Axes:
     """Draw speed over torch fp32 (hot, with its interval) against the mean relative action error of one policy."""
     ax = axes_or_new(ax)
-    rows = summary[(summary.policy == policy) & (summary.regime == "hot")]
+    rows = summary[(summary.policy == policy) & (summary.regime == "hot") & (summary.batch == 1)]
     backends = [name for name in BACKENDS if name in set(rows.backend)]
     for index, row in rows.iterrows():
         color = CYCLE[backends.index(row.backend) % len(CYCLE)]
@@ -105,7 +108,8 @@ def speed_against_error(summary: pd.DataFrame, policy: str, ax: Axes | None = No
 
 def update_cost_panels(summary: pd.DataFrame, policy: str) -> Figure:
     """Draw what new weights cost by backend and precision: pack at the learner, load at the actor, and the bytes."""
-    rows = summary[(summary.policy == policy) & (summary.regime == "hot")].dropna(subset=["pack_ms", "load_ms"])
+    rows = summary[(summary.policy == policy) & (summary.regime == "hot") & (summary.batch == 1)]
+    rows = rows.dropna(subset=["pack_ms", "load_ms"])
     rows = rows.sort_values("pack_ms", key=lambda _: -(rows.pack_ms + rows.load_ms))
     labels = [f"{backend} {precision}" for backend, precision in zip(rows.backend, rows.precision, strict=True)]
     figure, (times, sizes) = plt.subplots(1, 2, sharey=True, figsize=(9.5, 0.36 * len(rows) + 1.4), width_ratios=[3, 2])
@@ -121,6 +125,42 @@ def update_cost_panels(summary: pd.DataFrame, policy: str) -> Figure:
     for ax in (times, sizes):
         better(ax, "lower", axis="x")
         ax.grid(axis="y", visible=False)
+    return figure
+
+
+def time_over_batch(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> Axes:
+    """Draw microseconds an action of one policy over the batch, hot; the band lies between int8's and fp32's limit."""
+    ax = axes_or_new(ax)
+    rows = summary[(summary.policy == policy) & (summary.regime == "hot")].sort_values("batch")
+    for backend, style in BATCH_LINES.items():
+        for precision in BATCH_DRAWN:
+            line = rows[(rows.backend == backend) & (rows.precision == precision)]
+            if len(line):
+                look = {"color": PRECISION_COLORS[precision], "label": f"{backend} {precision}"}
+                ax.plot(line.batch, line.us_median, style, marker="o", ms=3, **look)
+    low, high = (rows[rows.precision == precision].groupby("batch").limit_us.median() for precision in ("int8", "fp32"))
+    if len(low):
+        ax.fill_between(low.index, low, high.loc[low.index], color="grey", alpha=0.2, lw=0, label="limit, int8 to fp32")
+    ax.set_xscale("log", base=2)
+    ax.set(yscale="log", title=policy, xlabel="observations in a call", ylabel="time per action [µs]")
+    sizes = sorted(set(rows.batch))
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    _plain_log_ticks(ax.yaxis, *ax.get_ylim())
+    return better(ax, "lower")
+
+
+def time_over_batch_panels(summary: pd.DataFrame) -> Figure:
+    """Draw `time_over_batch` for every policy that has batches, with one legend."""
+    policies = list(batched(summary)) or list(dict.fromkeys(summary.policy))[:1]
+    columns = min(3, len(policies) + 1)
+    rows = -(-(len(policies) + 1) // columns)
+    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 3.6 * rows), squeeze=False)
+    panels = list(grid.flat)
+    for ax, policy in zip(panels, policies, strict=False):
+        time_over_batch(summary, policy, ax)
+    for ax in panels[len(policies) :]:
+        ax.axis("off")
+    panels[len(policies)].legend(*panels[0].get_legend_handles_labels(), loc="center", ncols=1)
     return figure
 
 

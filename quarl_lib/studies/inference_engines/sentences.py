@@ -23,10 +23,10 @@ def engines_here() -> pd.DataFrame:
 
 
 def rows_of(
-    summary: pd.DataFrame, policy: str, backend: str = "", precision: str = "", regime: str = "hot"
+    summary: pd.DataFrame, policy: str, backend: str = "", precision: str = "", regime: str = "hot", batch: int = 1
 ) -> pd.DataFrame:
-    """Return the rows of a policy and regime, of one backend and precision where given."""
-    rows = summary[(summary.policy == policy) & (summary.regime == regime)]
+    """Return the rows of a policy, regime and batch, of one backend and precision where given."""
+    rows = summary[(summary.policy == policy) & (summary.regime == regime) & (summary.batch == batch)]
     rows = rows[rows.backend == backend] if backend else rows
     return rows[rows.precision == precision] if precision else rows
 
@@ -52,7 +52,7 @@ def verdict(summary: pd.DataFrame) -> str:
 
 def ratios(summary: pd.DataFrame, regime: str = "hot") -> pd.DataFrame:
     """Return the ratio to torch fp32, a row per policy and engine and a column per precision."""
-    rows = summary[summary.regime == regime]
+    rows = summary[(summary.regime == regime) & (summary.batch == 1)]
     wide = rows.pivot(index=["policy", "backend"], columns="precision", values="ratio_to_torch_fp32")
     columns = [precision for precision in PRECISIONS if precision in wide.columns]
     return wide.loc[list(dict.fromkeys(rows.policy)), columns].reset_index()
@@ -84,6 +84,55 @@ def limit_verdict(summary: pd.DataFrame) -> str:
     return "Fastest int8 engine over the time to read every weight once, hot: " + "; ".join(parts) + "."
 
 
+def batch_verdict(summary: pd.DataFrame) -> str:
+    """Say per policy up to which batch quantization pays against the best fp32 engine at the same batch."""
+    lines = []
+    for policy, sizes in batched(summary).items():
+        gains = {}
+        for batch in sizes:
+            rows = rows_of(summary, policy, batch=batch)
+            fp32 = rows[rows.precision == "fp32"].nsmallest(1, "us_median").iloc[0]
+            accurate = rows[(rows.mean_relative_error <= SMALL_ERROR) & rows.precision.str.startswith("int")]
+            if len(accurate):
+                first = accurate.nsmallest(1, "us_median").iloc[0]
+                text = f"{first.ratio_to_best_fp32:.3g} x ({_name(first)} over {_name(fp32)}) at {batch}"
+                gains[batch] = (first.ratio_to_best_fp32, text)
+        if not gains:
+            continue
+        pays = [batch for batch, (gain, _) in gains.items() if gain > 1]
+        ends = "; ".join(dict.fromkeys(gains[batch][1] for batch in (min(gains), max(gains))))
+        if len(pays) == len(gains):
+            lines.append(f"- **{policy}**: quantization pays up to the largest batch, {max(pays)}: {ends}.")
+        elif pays:
+            first_loss = min(batch for batch in gains if batch not in pays)
+            lines.append(f"- **{policy}**: quantization pays below a batch of {first_loss}: {ends}.")
+        else:
+            lines.append(f"- **{policy}**: quantization does not pay at any batch: {ends}.")
+    if not lines:
+        return "No batches were measured, or no integer engine ran: see the list of engines above."
+    head = f"Against the best fp32 engine at the same batch, with actions within {SMALL_ERROR:.0%} of fp32's:"
+    return "\n".join([head, "", *lines])
+
+
+def roofline_verdict(summary: pd.DataFrame) -> str:
+    """Say how far native int8 is from the roofline at the largest batch."""
+    parts = []
+    for policy, sizes in batched(summary).items():
+        rows = rows_of(summary, policy, "native", "int8", batch=max(sizes))
+        if len(rows):
+            row = rows.iloc[0]
+            parts.append(f"{policy} {row.over_limit:.3g} times ({row.us_median:.3g} µs, limit {row.limit_us:.3g})")
+    if not parts:
+        return "The native engine ran no batches here."
+    return "Native int8 over the roofline's time at the largest batch: " + "; ".join(parts) + "."
+
+
+def batched(summary: pd.DataFrame) -> dict[str, list[int]]:
+    """Return the batches, ascending, of every policy that was measured at more than one."""
+    found = {policy: sorted(set(rows.batch)) for policy, rows in summary.groupby("policy", sort=False)}
+    return {policy: sizes for policy, sizes in found.items() if len(sizes) > 1}
+
+
 def error_verdict(summary: pd.DataFrame) -> str:
     """Say which precisions keep the action within the small error on every policy, and the worst of the others."""
     cells = summary.groupby(["precision", "backend"], sort=False).mean_relative_error.max().sort_values()
@@ -112,27 +161,30 @@ def update_verdict(summary: pd.DataFrame, policy: str) -> str:
 
 
 def automatic(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return per policy and precision what `backend="auto"` takes beside the engine that measured fastest, hot."""
+    """Return what `backend="auto"` takes beside the engine that measured fastest, hot, at batch 1 and the largest."""
     table = []
     for policy in dict.fromkeys(summary.policy):
         spec, _ = example_policy(policy, 0)
-        for precision in dict.fromkeys(rows_of(summary, policy).precision):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                engine = make_engine(spec, precision)
-            rows = rows_of(summary, policy, precision=precision)
-            fastest = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
-            own = rows[rows.backend == engine.backend].ratio_to_torch_fp32
-            table.append(
-                {
-                    "policy": policy,
-                    "precision": precision,
-                    "auto": engine.backend,
-                    "fastest": fastest.backend,
-                    "auto_over_fastest": own.iloc[0] / fastest.ratio_to_torch_fp32 if len(own) else float("nan"),
-                    "reason": engine.reason,
-                }
-            )
+        sizes = sorted(set(summary[summary.policy == policy].batch))
+        for batch in dict.fromkeys((sizes[0], sizes[-1])):
+            for precision in dict.fromkeys(rows_of(summary, policy, batch=batch).precision):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    engine = make_engine(spec, precision, batch=batch)
+                rows = rows_of(summary, policy, precision=precision, batch=batch)
+                fastest = rows.nlargest(1, "ratio_to_torch_fp32").iloc[0]
+                own = rows[rows.backend == engine.backend].ratio_to_torch_fp32
+                table.append(
+                    {
+                        "policy": policy,
+                        "precision": precision,
+                        "batch": batch,
+                        "auto": engine.backend,
+                        "fastest": fastest.backend,
+                        "auto_over_fastest": own.iloc[0] / fastest.ratio_to_torch_fp32 if len(own) else float("nan"),
+                        "reason": engine.reason,
+                    }
+                )
     return pd.DataFrame(table)
 
 

@@ -17,12 +17,12 @@ from quarl_lib.studies.inference_engines import cells
 from quarl_lib.studies.inference_engines.cells import BASELINE, FROZEN
 
 SUMMARY_COLUMNS = (
-    "policy", "backend", "precision", "regime", "us_median", "us_min",
+    "policy", "backend", "precision", "regime", "batch", "us_median", "us_min",
     "ratio_to_torch_fp32", "ratio_ci_low", "ratio_ci_high", "ratio_to_best_fp32", "limit_us", "over_limit",
     "mean_relative_error", "max_abs_error", "payload_bytes", "pack_ms", "load_ms", "update_ms", "load_in_place_ms",
     "load_ratio", "load_ratio_low", "load_ratio_high",
 )  # fmt: skip
-STEPS = 4  # of progress per policy: prepare, time, errors, updates
+STEPS = 5  # of progress per policy: prepare, time, batches, errors, updates
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Config:
 
     policies: list[str] = field(default_factory=lambda: ["24-2048x3-6", "24-512x3-6", "4-64x64-2", "nature-cnn"])
     backends: list[str] = field(default_factory=lambda: ["native", "onnxruntime", "torch", FROZEN, "numpy"])
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 8, 64])
     rounds: int = 4
     calls_per_block: int = 6
     block_ms: float = 6.0
@@ -49,6 +50,9 @@ class Config:
         check_each_once("policies", self.policies)
         for policy in self.policies:
             check_policy_name(policy)
+        check_each_once("batch_sizes", self.batch_sizes)
+        if min(self.batch_sizes) < 1 or 1 not in self.batch_sizes:
+            raise ValueError(f"batch_sizes={self.batch_sizes}: give 1, which all else is measured at, and larger ones")
         for name in ("rounds", "calls_per_block", "block_ms", "cold_megabytes", "update_repeats", "error_observations"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give a positive number")
@@ -58,13 +62,18 @@ class Config:
         """Return how often each engine and torch fp32 take turns."""
         return Schedule(self.rounds, self.calls_per_block, self.block_ms)
 
+    @property
+    def batch_schedule(self) -> Schedule:
+        """Return the same for batches: a call takes as long as many, so there are fewer rounds, three where it can be."""
+        return Schedule(max(min(3, self.rounds), self.rounds // 3), self.calls_per_block, self.block_ms / 2)
+
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """Measure every policy on every engine.
 
     Returns:
-        One row per policy, backend, precision, regime, round and quantity (us, us_best, torch_fp32_us, limit_us per
-        round; errors, bytes and milliseconds of updates without regime), in `value`.
+        One row per policy, backend, precision, regime, batch, round and quantity (us, us_best, torch_fp32_us, limit_us
+        per round, all per action; errors, bytes and milliseconds of updates without regime), in `value`.
     """
     rng = np.random.default_rng(config.seed)
     rows: list[cells.Row] = []
@@ -78,33 +87,38 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
             measured = cells.candidates(policy, config.backends)
             progress(done + 1, total, f"{name}: time {len(measured)} engines")
             rows += cells.action_rows(policy, measured, config.schedule, config.cold_megabytes, rng)
-            progress(done + 2, total, f"{name}: errors")
+            for batch in [n for n in config.batch_sizes if n > 1 and not spec.conv]:
+                progress(done + 2, total, f"{name}: batches of {batch}")
+                rows += cells.batch_rows(policy, measured, config.batch_schedule, batch, rng)
+            progress(done + 3, total, f"{name}: errors")
             rows += cells.error_rows(policy, measured)
-            progress(done + 3, total, f"{name}: updates")
+            progress(done + 4, total, f"{name}: updates")
             rows += cells.update_rows(policy, measured, config.update_repeats)
     progress(total, total, "measured")
     return pd.DataFrame(rows)
 
 
 def summarize(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """Return one row per policy, backend, precision and regime: medians, paired ratios with 95 % intervals, costs.
+    """Return one row per policy, backend, precision, regime and batch: medians, paired ratios with intervals, costs.
 
     A ratio is the geometric mean over rounds of torch fp32's time over the engine's, both of the same round; above 1
-    is faster. `ratio_to_best_fp32` divides it by the best fp32 engine's ratio for that policy and regime; `over_limit`
-    is the engine's time over the limit's, `load_ratio` the time to load new weights over torch fp32's, likewise.
+    is faster. `ratio_to_best_fp32` divides it by the best fp32 engine's ratio for that policy, regime and batch;
+    `over_limit` is the engine's time over the limit's, `load_ratio` the time to load new weights over torch fp32's,
+    likewise. Rows of batch 1 come first.
     """
     keys = ["policy", "backend", "precision"]
-    timed = table[table.regime != ""].pivot(index=[*keys, "regime", "round"], columns="quantity", values="value")
+    which = [*keys, "regime", "batch"]
+    timed = table[table.regime != ""].pivot(index=[*which, "round"], columns="quantity", values="value")
     costs = table[table.regime == ""].pivot_table(index=keys, columns="quantity", values="value", aggfunc="median")
     loads = table[table.quantity == "load_ms"].pivot(index=[*keys, "round"], columns="quantity", values="value").load_ms
     rows = []
-    for key, rounds in timed.groupby([*keys, "regime"], sort=False):
+    for key, rounds in timed.groupby(which, sort=False):
         load = pd.concat([loads.loc[key[:3]], loads.loc[(key[0], *BASELINE)]], axis=1, join="inner").to_numpy()
         load_ratio = paired_ratio(load[:, 0], load[:, 1], seed=seed)
         ratio = paired_ratio(rounds.torch_fp32_us, rounds.us, seed=seed)
         rows.append(
             {
-                **dict(zip([*keys, "regime"], key, strict=True)),
+                **dict(zip(which, key, strict=True)),
                 "us_median": rounds.us.median(),
                 "us_min": rounds.us_best.min(),
                 "ratio_to_torch_fp32": ratio.estimate,
@@ -117,11 +131,14 @@ def summarize(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
             }
         )
     summary = pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
-    best = summary[summary.precision == "fp32"].groupby(["policy", "regime"]).ratio_to_torch_fp32.max()
-    of_row = best.loc[list(zip(summary.policy, summary.regime, strict=True))].to_numpy()
+    alike = ["policy", "regime", "batch"]
+    best = summary[summary.precision == "fp32"].groupby(alike).ratio_to_torch_fp32.max()
+    of_row = best.loc[list(summary[alike].itertuples(index=False, name=None))].to_numpy()
     summary["ratio_to_best_fp32"] = summary.ratio_to_torch_fp32 / of_row
     summary["update_ms"] = summary.pack_ms + summary.load_ms
     order = {name: index for index, name in enumerate(dict.fromkeys(table.policy))}
     return summary.sort_values(
-        ["policy", "regime", "us_median"], key=lambda c: c.map(order) if c.name == "policy" else c, ignore_index=True
+        ["policy", "batch", "regime", "us_median"],
+        key=lambda c: c.map(order) if c.name == "policy" else c,
+        ignore_index=True,
     )

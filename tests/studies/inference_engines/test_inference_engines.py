@@ -24,6 +24,7 @@ def config() -> study.Config:
     return study.Config(
         policies=["3-32x2-2", "5-48x32-6"],
         backends=["native", "torch", "torch-frozen", "numpy", "onnxruntime"],
+        batch_sizes=[1, 5, 16],
         rounds=3,
         calls_per_block=3,
         block_ms=1.0,
@@ -54,7 +55,12 @@ def test_every_engine_is_measured_in_both_regimes(config, table, summary, steps)
     assert tuple(summary.columns) == study.SUMMARY_COLUMNS
     assert set(summary.policy) == set(config.policies)
     assert not summary.drop(columns=["load_in_place_ms", "load_ratio_low", "load_ratio_high"]).isna().any().any()
-    assert (summary.groupby(["policy", "backend", "precision"]).regime.apply(set).map(len) == 2).all()
+    single = summary[summary.batch == 1]
+    assert (single.groupby(["policy", "backend", "precision"]).regime.apply(set).map(len) == 2).all()
+    batches = summary.groupby(["backend", "precision"]).batch.apply(set)
+    assert batches["torch", "fp32"] == batches["onnxruntime", "int8"] == batches["native", "int4"] == {1, 5, 16}
+    assert batches["numpy", "fp32"] == batches["torch-frozen", "fp32"] == {1}
+    assert summary.groupby("policy").batch.is_monotonic_increasing.all()
     pairs = set(zip(summary.backend, summary.precision, strict=True))
     assert {("torch", "fp32"), ("torch", "int8"), ("torch-frozen", "fp32"), ("onnxruntime", "int8")} <= pairs
     assert set(summary.precision) <= set(PRECISIONS)
@@ -62,13 +68,14 @@ def test_every_engine_is_measured_in_both_regimes(config, table, summary, steps)
     assert len(timed) == config.rounds * len(summary)
     done, total, _ = zip(*steps, strict=True)
     assert list(done) == sorted(done)
-    assert done[-1] == total[-1] == 4 * len(config.policies)
+    assert done[-1] == total[-1] == study.STEPS * len(config.policies)
 
 
 def test_ratios_follow_from_the_rounds(table, summary):
     row = summary[(summary.backend == "onnxruntime") & (summary.precision == "int8")].iloc[0]
     keys = (table.policy == row.policy) & (table.backend == row.backend) & (table.precision == row.precision)
-    rounds = table[keys & (table.regime == row.regime)].pivot(index="round", columns="quantity", values="value")
+    here = keys & (table.regime == row.regime) & (table.batch == row.batch)
+    rounds = table[here].pivot(index="round", columns="quantity", values="value")
     assert row.ratio_to_torch_fp32 == pytest.approx(stats.gmean(rounds.torch_fp32_us / rounds.us))
     assert row.over_limit == pytest.approx(stats.gmean(rounds.us / rounds.limit_us))
     assert row.us_median == pytest.approx(np.median(rounds.us))
@@ -82,9 +89,9 @@ def test_ratios_follow_from_the_rounds(table, summary):
     assert row.load_ratio == pytest.approx(row.load_ms / torch.load_ms)  # one repeat
     assert np.isnan(row.load_ratio_low)
     fp32 = summary[summary.precision == "fp32"]
-    assert (fp32.groupby(["policy", "regime"]).ratio_to_best_fp32.max() == 1.0).all()
-    best = fp32.groupby(["policy", "regime"]).ratio_to_torch_fp32.max()
-    assert row.ratio_to_best_fp32 == pytest.approx(row.ratio_to_torch_fp32 / best[row.policy, row.regime])
+    assert (fp32.groupby(["policy", "regime", "batch"]).ratio_to_best_fp32.max() == 1.0).all()
+    best = fp32.groupby(["policy", "regime", "batch"]).ratio_to_torch_fp32.max()
+    assert row.ratio_to_best_fp32 == pytest.approx(row.ratio_to_torch_fp32 / best[row.policy, row.regime, row.batch])
 
 
 def test_one_round_has_no_interval_and_that_is_said_and_drawn(config, table):
@@ -129,8 +136,39 @@ def test_sentences_and_small_tables_come_from_the_summary(config, summary):
     ours = sentences.rows_of(summary, config.policies[0], "torch", "int8").iloc[0]
     assert (row.ours, row.ci_low) == (ours.ratio_to_torch_fp32, ours.ratio_ci_low)
     assert paper.loc["communication heavy, int8 by torch: time to load weights over fp32's"].ours > 0
+    assert set(automatic.batch) == {1, 16}
     ratios = sentences.ratios(summary).set_index(["policy", "backend"])
     assert ratios.loc[(config.policies[0], "torch"), "int8"] == ours.ratio_to_torch_fp32
+
+
+def test_batches_say_whether_quantization_pays(config, summary):
+    text = sentences.batch_verdict(summary)
+    assert text.count("quantization ") == len(config.policies)
+    roofline = sentences.roofline_verdict(summary)
+    for policy in config.policies:
+        rows = sentences.rows_of(summary, policy, batch=16)
+        accurate = rows[(rows.mean_relative_error <= sentences.SMALL_ERROR) & rows.precision.str.startswith("int")]
+        best = accurate.nsmallest(1, "us_median").iloc[0]
+        assert f"{best.ratio_to_best_fp32:.3g} x ({best.backend} {best.precision} over" in text
+        native = rows[(rows.backend == "native") & (rows.precision == "int8")].iloc[0]
+        assert f"{policy} {native.over_limit:.3g} times" in roofline
+    losing = summary.assign(ratio_to_best_fp32=np.where(summary.batch == 16, 0.5, 2.0))
+    assert sentences.batch_verdict(losing).count("pays below a batch of 16") == len(config.policies)
+    winning = summary.assign(ratio_to_best_fp32=3.0)
+    assert sentences.batch_verdict(winning).count("pays up to the largest batch, 16") == len(config.policies)
+    assert "No batches" in sentences.batch_verdict(summary[summary.batch == 1])
+
+
+def test_the_figure_of_batches_has_a_line_an_engine(config, summary):
+    axes = figures.time_over_batch(summary, config.policies[0])
+    lines = {line.get_label(): line for line in axes.lines}
+    row = sentences.rows_of(summary, config.policies[0], "onnxruntime", "int8", batch=5).iloc[0]
+    line = lines["onnxruntime int8"]
+    assert list(np.asarray(line.get_xdata())) == [1, 5, 16]
+    assert np.asarray(line.get_ydata())[1] == row.us_median
+    assert {"torch fp32", "onnxruntime fp32"} <= set(lines)
+    assert len(figures.time_over_batch_panels(summary).axes) >= len(config.policies) + 1
+    matplotlib.pyplot.close("all")
 
 
 def test_figures_show_what_the_summary_says(config, summary):
@@ -159,6 +197,9 @@ def test_figures_show_what_the_summary_says(config, summary):
         ({"policies": []}, "at least one"),
         ({"policies": ["4-64x64-2", "4-64x64-2"]}, "each once"),
         ({"policies": ["4-64x64-2", "24-2048x3"]}, "'24-2048x3'"),
+        ({"batch_sizes": [8]}, "give 1"),
+        ({"batch_sizes": [1, 0]}, "give 1"),
+        ({"batch_sizes": [1, 8, 8]}, "each once"),
         ({"cold_megabytes": -1.0}, "cold_megabytes=-1.0"),
     ],
 )
