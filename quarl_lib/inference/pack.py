@@ -22,6 +22,7 @@ from quarl_lib.inference.layout import (
 from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
+_UNSEALED = 0xDEADBEEF  # in place of a payload's checksum that was not taken
 _PAYLOAD_FIELD, _HEADER_FIELD = 48, 56
 
 
@@ -68,15 +69,14 @@ def unpack(spec: PolicySpec, buffer: object) -> Weights:
     def vector(section: Section | None, length: int) -> np.ndarray | None:
         return None if section is None else section.view(data)[:length].copy()
 
+    extension = native() if data.ctypes.data % 4 == 0 else None
+
     def layer(part: LayerLayout, shape: tuple[int, ...]) -> LayerWeights:
-        matrix = tiles.decode(part, part.weights.view(data))
-        if part.scales is None:
-            pass
-        elif part.kind == "w4g128a8":
-            scales = tiles.ungroup_scales(part, part.scales.view(data)).T
-            matrix = matrix * np.repeat(scales, tiles.GROUP, axis=1)[:, : part.cols]
+        if extension is not None:
+            matrix = np.empty((part.rows, part.cols), np.float32)
+            extension.convert(part.rows, part.cols, _sections(part, data), matrix)
         else:
-            matrix = matrix * part.scales.view(data)[: part.rows, None]
+            matrix = _matrix(part, data)
         norms = (vector(section, part.rows) for section in (part.norm_scale, part.norm_offset))
         return LayerWeights(matrix.reshape(shape), part.bias.view(data)[: part.rows].copy(), *norms)
 
@@ -88,6 +88,53 @@ def unpack(spec: PolicySpec, buffer: object) -> Weights:
         observation_inverse_std=vector(layout.observation_inverse_std, spec.layers[0].in_features),
         log_std=vector(layout.log_std, spec.action_dim),
     )
+
+
+def _matrix(part: LayerLayout, data: np.ndarray) -> np.ndarray:
+    matrix = tiles.decode(part, part.weights.view(data))
+    if part.scales is None:
+        return matrix
+    if part.kind == "w4g128a8":
+        scales = tiles.ungroup_scales(part, part.scales.view(data)).T
+        return matrix * np.repeat(scales, tiles.GROUP, axis=1)[:, : part.cols]
+    return matrix * part.scales.view(data)[: part.rows, None]
+
+
+def convert(spec: PolicySpec, buffer: object, precision: str, out: object = None, *, seal: bool = True) -> memoryview:
+    """Return a packed buffer's weights at another precision, under the same version: `pack` of its `unpack`, in place.
+
+    `out` is a writable buffer of `packed_size` bytes. Without `seal` the payload's checksum, a read of all bytes, is
+    left out: for an engine in the same process that reads `out` where it lies; verified, such a buffer is refused.
+    Raise ValueError as `unpack` and `pack` do.
+    """
+    check_precision(precision)
+    data = as_bytes(buffer)
+    own = read_precision(data)
+    check_buffer(spec, own, data, verify=False)
+    extension = native()
+    if extension is None or data.ctypes.data % 4:
+        return pack(spec, unpack(spec, buffer), precision, read_version(data), out)
+    source, target = layout_of(spec, own), layout_of(spec, precision)
+    result = aligned_empty(target.num_bytes) if out is None else _writable(out, target.num_bytes)
+    for before, after in zip((*source.conv, *source.layers), (*target.conv, *target.layers), strict=True):
+        if not extension.convert(after.rows, after.cols, _sections(before, data), _sections(after, result)):
+            return pack(spec, unpack(spec, buffer), precision, read_version(data), out)  # which names the weight
+        for name in ("bias", "norm_scale", "norm_offset"):
+            _copy(getattr(before, name), getattr(after, name), data, result)
+    for name in ("observation_mean", "observation_inverse_std", "log_std"):
+        _copy(getattr(source, name), getattr(target, name), data, result)
+    _write_header(target, read_version(data), result, seal)
+    return result.data
+
+
+def _sections(layer: LayerLayout, data: np.ndarray) -> tuple[object, ...]:
+    found = (layer.weights, layer.scales, layer.row_sums, layer.residuals)
+    return (KINDS.index(layer.kind), *(None if section is None else section.view(data) for section in found))
+
+
+def _copy(before: Section | None, after: Section | None, data: np.ndarray, result: np.ndarray) -> None:
+    if before is not None and after is not None:
+        after.view(result)[:] = before.view(data)
 
 
 def read_version(buffer: object) -> int:
@@ -204,11 +251,11 @@ def _put(section: Section | None, values: np.ndarray | None, data: np.ndarray) -
         view[len(values) :] = 0
 
 
-def _write_header(layout: Layout, weights_version: int, data: np.ndarray) -> None:
+def _write_header(layout: Layout, weights_version: int, data: np.ndarray, seal: bool = True) -> None:
     size = len(layout.header)
     header = np.frombuffer(bytearray(layout.header), np.uint8)
     header[32:40].view("<i8")[0] = weights_version
-    header[_PAYLOAD_FIELD : _PAYLOAD_FIELD + 8].view("<u8")[0] = checksum(data[size:])
+    header[_PAYLOAD_FIELD : _PAYLOAD_FIELD + 8].view("<u8")[0] = checksum(data[size:]) if seal else _UNSEALED
     header[_HEADER_FIELD : _HEADER_FIELD + 8].view("<u8")[0] = checksum(header)
     data[:size] = header
 

@@ -27,7 +27,9 @@ extern PyTypeObject engine_type;
 uint64_t checksum_of(const kernels *k, const uint8_t *data, ptrdiff_t num_bytes);
 int engine_idle(engine *self); /* 0 and a RuntimeError while another thread is inside the engine */
 PyObject *engine_refuse(const bad_value *bad, int batched); /* raise ValueError that names the place */
-extern const char engine_load_doc[], engine_layer_doc[];
+extern const char engine_load_doc[], engine_layer_doc[], convert_doc[];
+const kernels *module_kernels(void); /* for work outside an engine */
+PyObject *convert(PyObject *module, PyObject *args);
 PyObject *engine_layer(engine *self, PyObject *args);
 PyObject *engine_load(engine *self, PyObject *args, PyObject *kwargs);
 

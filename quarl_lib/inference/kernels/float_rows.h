@@ -184,6 +184,7 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
 }
 
 #include "encode.h"
+#include "convert.h"
 
 /* In the order of the kinds; see kernels.h. Below `from` observations one after the other takes less: behind a ReLU
  * it leaves half the columns out. */
@@ -210,5 +211,5 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
      .finish = finish, .quantize_halves = QUANTIZE_HALVES, .order_rows = ORDER_ROWS, .peak = {PEAKS}, .w8a8 = w8a8, .w8a16 = w8a16, .w4a8 = w4a8, .w2a8 = w2a8,         \
      .w8u8 = w8u8, .list_codes = list_codes, .list_floats = list_floats, .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
      .scale_sums = scale_sums, .add_group = add_group, .scale_total = scale_total, .layer_norm = layer_norm,      \
-     .activate = activate, .normalize = normalize, .encode_panel = encode_panel, .checksum = checksum,            \
+     .activate = activate, .normalize = normalize, .encode_panel = encode_panel, .decode_strip = decode_strip, .encode_strip = encode_strip, .checksum = checksum,            \
      .read = read_lines}

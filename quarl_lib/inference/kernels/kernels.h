@@ -44,6 +44,15 @@ typedef struct { /* what turns a panel's sums into outputs; the same for every o
     int relu;
 } outcome;
 
+typedef struct { /* 16 rows of a panel, as `layout.py` has them: where they begin, and what steps over the panel's others */
+    enum kind kind;
+    ptrdiff_t rows; /* real ones, up to 16 */
+    ptrdiff_t panel_rows, cols_padded;
+    uint8_t *tiles;
+    float *scales, *residuals;
+    int32_t *row_sums;
+} strip;
+
 typedef struct {
     const char *name;
     uint8_t modes[NUM_KINDS]; /* enum batch_mode of every kind */
@@ -96,6 +105,9 @@ typedef struct {
     ptrdiff_t (*encode_panel)(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
                               float *residuals, uint8_t *scratch);
+    /* Sixteen rows to floats [column][16], scaled, and such floats to sixteen rows; 0 where a weight does not fit. */
+    void (*decode_strip)(const strip *from, ptrdiff_t cols, float *to);
+    int (*encode_strip)(const strip *to, ptrdiff_t cols, float *floats);
     void (*checksum)(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]);
     /* Multiply and add integers, or floats, for a while; return how many products that were. NULL without vectors. */
     ptrdiff_t (*peak[2])(ptrdiff_t repeats);

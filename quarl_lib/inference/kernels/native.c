@@ -14,6 +14,8 @@ static void choose_kernels(void) {
     if (!best_kernels) best_kernels = &portable_kernels;
 }
 
+const kernels *module_kernels(void) { return best_kernels; }
+
 /* Get a contiguous buffer of at least `size` bytes, aligned for 4-byte items. */
 static int get_buffer(PyObject *object, Py_buffer *view, int flags, Py_ssize_t size, const char *name) {
     if (PyObject_GetBuffer(object, view, flags) < 0) return -1;
@@ -163,6 +165,7 @@ static PyObject *isa(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {{"encode", encode, METH_VARARGS, encode_doc},
+                                {"convert", convert, METH_VARARGS, convert_doc},
                                 {"checksum", checksum, METH_O, checksum_doc},
                                 {"read_seconds", read_seconds, METH_VARARGS, read_doc},
                                 {"products_per_second", products_per_second, METH_VARARGS, peak_doc},
