@@ -18,7 +18,7 @@ from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import Subscriber, subscriber_of
 from quarl_lib.envs import control
 from quarl_lib.inference import Engine, PolicySpec, make_engine
-from quarl_lib.inference.pack import pack, read_version, unpack
+from quarl_lib.inference.pack import aligned_empty, convert, packed_size
 
 LOOK_EVERY = 8  # actor steps between two looks at the stop flag; a step takes 50 us to 3 ms
 LOG_EVERY_S = 0.5
@@ -33,11 +33,13 @@ class Pull(Protocol):
 
 
 class Puller:
-    """Asks for the version first and fetches only what is new; unpacks and packs again only between precisions."""
+    """Asks for the version first and fetches only what is new; converts it only between precisions."""
 
     def __init__(self, spec: PolicySpec, engine: Engine, subscriber: Subscriber, weights_precision: str) -> None:
         self._spec, self._engine, self._subscriber = spec, engine, subscriber
-        self._repack = weights_precision != engine.precision
+        size = packed_size(spec, engine.precision)
+        # Converted weights lie here, the same memory for every message: new pages would cost as much as converting.
+        self._own = aligned_empty(size) if weights_precision != engine.precision else None
         self._version = 0
         self.fetched = self.fetched_bytes = 0
 
@@ -51,9 +53,10 @@ class Puller:
         self._version = version
         self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(buffer)
         timer.lap("pull")
-        if self._repack:
-            weights = unpack(self._spec, buffer)
-            buffer = pack(self._spec, weights, self._engine.precision, weights_version=read_version(buffer))
+        if self._own is not None:
+            # Only the native engine takes what is its own without summing it up again.
+            seal = self._engine.backend != "native"
+            buffer = convert(self._spec, buffer, self._engine.precision, self._own, seal=seal)
             timer.lap("deserialize")
         self._engine.load(buffer)
         timer.lap("load_weights")

@@ -1,6 +1,7 @@
 /* Packed weights to another precision, or to plain floats: one layer a call, for pack.py. */
 #include "engine.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,8 @@ static strip strip_at(const sections *s, ptrdiff_t row, ptrdiff_t rows) {
     return at;
 }
 
+static ptrdiff_t scale_rows(const sections *s) { return BLOCK * (s->kind == W4G128A8 ? s->cols_padded / GROUP : 1); }
+
 /* A strip into rows: 16 columns at a time, so that both sides stay in a few cache lines. */
 static void store_rows(const float *strip, ptrdiff_t cols, ptrdiff_t rows, float *to) {
     for (ptrdiff_t start = 0; start < cols; start += BLOCK)
@@ -94,9 +97,15 @@ PyObject *convert(PyObject *module, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS;
     for (ptrdiff_t row = 0; row < rows && good; row += BLOCK) {
         strip source = strip_at(&from, row, rows);
-        k->decode_strip(&source, cols, floats);
+        strip target = packed ? strip_at(&to, row, rows) : (strip){0};
+        if (packed && to.kind == FP32 && from.kind > FP16) { /* nothing between: floats lie in the tiles as in a strip */
+            for (ptrdiff_t i = 0; i < scale_rows(&from); i++) good = good && isfinite(source.scales[i / BLOCK * source.panel_rows + i % BLOCK]);
+            k->decode_strip(&source, cols, (float *)(void *)target.tiles, target.panel_rows);
+            for (ptrdiff_t c = cols; c < to.cols_padded; c++) memset(target.tiles + c * target.panel_rows * 4, 0, BLOCK * 4);
+            continue;
+        }
+        k->decode_strip(&source, cols, floats, BLOCK);
         if (packed) {
-            strip target = strip_at(&to, row, rows);
             good = k->encode_strip(&target, cols, floats);
         } else {
             store_rows(floats, cols, source.rows, (float *)plain.buf + row * cols);

@@ -18,14 +18,14 @@ INLINE float half_to_float(uint16_t half) {
 }
 
 /* Columns of a w8 step: four signed bytes a row. Of w4 and w2: `parts` runs of four levels. */
-INLINE void decode_words(const strip *s, float *restrict to, const int parts) {
+INLINE void decode_words(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride, const int parts) {
     const int bits = 8 / parts, levels = 1 << bits;
     ptrdiff_t columns = 4 * parts, group = s->kind == W4G128A8 ? GROUP : s->cols_padded;
-    for (ptrdiff_t c = 0; c < s->cols_padded; c += columns) {
+    for (ptrdiff_t c = 0; c < cols; c += columns) {
         const uint8_t *tile = s->tiles + c / columns * s->panel_rows * 4;
         const float *scales = s->scales + c / group * s->panel_rows;
         for (int p = 0; p < parts; p++)
-            for (int j = 0; j < 4; j++, to += BLOCK) ROWS {
+            for (int j = 0; j < 4 && c + 4 * p + j < cols; j++, to += stride) ROWS {
                     uint32_t word;
                     memcpy(&word, tile + 4 * r, 4);
                     int32_t code = byte_at(word, j);
@@ -35,31 +35,30 @@ INLINE void decode_words(const strip *s, float *restrict to, const int parts) {
     }
 }
 
-static void decode_strip(const strip *s, ptrdiff_t cols, float *restrict to) {
+static void decode_strip(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride) {
     ptrdiff_t rows = s->panel_rows;
     switch (s->kind) {
     case FP32:
-        for (ptrdiff_t c = 0; c < cols; c++) memcpy(to + c * BLOCK, s->tiles + c * rows * 4, BLOCK * 4);
+        for (ptrdiff_t c = 0; c < cols; c++) memcpy(to + c * stride, s->tiles + c * rows * 4, BLOCK * 4);
         break;
     case FP16:
         for (ptrdiff_t c = 0; c < cols; c++) {
             uint16_t half[BLOCK];
             memcpy(half, s->tiles + c * rows * 2, sizeof half);
-            ROWS to[c * BLOCK + r] = half_to_float(half[r]);
+            ROWS to[c * stride + r] = half_to_float(half[r]);
         }
         break;
     case W8U8:
-        for (ptrdiff_t c = 0; c < cols; c++)
-            ROWS to[c * BLOCK + r] = (float)(int8_t)s->tiles[c * rows + r] * s->scales[r];
+        for (ptrdiff_t c = 0; c < cols; c++) ROWS to[c * stride + r] = (float)(int8_t)s->tiles[c * rows + r] * s->scales[r];
         break;
     case W4A8:
-    case W4G128A8: decode_words(s, to, 2); break;
-    case W2A8: decode_words(s, to, 4); break;
-    default: decode_words(s, to, 1);
+    case W4G128A8: decode_words(s, cols, to, stride, 2); break;
+    case W2A8: decode_words(s, cols, to, stride, 4); break;
+    default: decode_words(s, cols, to, stride, 1);
     }
     if (s->rows < BLOCK)
         for (ptrdiff_t c = 0; c < cols; c++)
-            for (ptrdiff_t r = s->rows; r < BLOCK; r++) to[c * BLOCK + r] = 0.0f;
+            for (ptrdiff_t r = s->rows; r < BLOCK; r++) to[c * stride + r] = 0.0f;
 }
 
 static void strip_absmax(const float *restrict x, ptrdiff_t n, float *restrict absmax) {
@@ -80,27 +79,36 @@ static void strip_totals(float lanes[LANES][BLOCK], float *left) {
     memcpy(left, lanes[0], BLOCK * 4);
 }
 
-/* Codes of n columns into the strip itself, as int32; as quantize_row. */
-static void quantize_strip(float *restrict x, ptrdiff_t n, float *restrict scales, float *restrict left, int32_t *restrict sums) {
-    float absmax[BLOCK], inverse[BLOCK], lanes[LANES][BLOCK] = {{0}};
-    strip_absmax(x, n, absmax);
+/* A strip's columns of 8 bits straight into tiles, as quantize_row; 16 bytes of a column together, or four of a row. */
+INLINE void quantize_strip(const strip *to, const float *restrict x, ptrdiff_t n, const float *restrict absmax,
+                           float *restrict left, int32_t *restrict sums, const int tall) {
+    float inverse[BLOCK], lanes[LANES][BLOCK] = {{0}};
     ROWS inverse[r] = absmax[r] < TINY ? 0.0f : 127.0f / absmax[r];
-    ROWS scales[r] = absmax[r] < TINY ? 0.0f : absmax[r] / 127.0f;
-    ROWS sums[r] = 0;
-    for (ptrdiff_t c = 0; c < n; c++, x += BLOCK) {
-        float *restrict lane = lanes[c % LANES];
-        ROWS {
-            float steps = x[r] * inverse[r], code = round_even(steps);
-            lane[r] += steps - code;
-            int32_t integer = (int32_t)code;
-            sums[r] += integer;
-            memcpy(x + r, &integer, 4);
+    ROWS to->scales[r] = absmax[r] < TINY ? 0.0f : absmax[r] / 127.0f;
+    uint8_t *tile = to->tiles;
+    for (ptrdiff_t c = 0; c < to->cols_padded; tile += to->panel_rows * (tall ? 1 : 4)) {
+        uint32_t words[BLOCK] = {0};
+        for (int j = 0; j < (tall ? 1 : 4); j++, c++) {
+            if (c >= n) continue;
+            const float *restrict column = x + c * BLOCK;
+            float *restrict lane = lanes[c % LANES];
+            ROWS {
+                float steps = column[r] * inverse[r], code = round_even(steps);
+                lane[r] += steps - code;
+                int32_t integer = (int32_t)code;
+                sums[r] += integer;
+                words[r] |= ((uint32_t)integer & 0xff) << 8 * j;
+            }
         }
+        if (tall)
+            ROWS tile[r] = (uint8_t)words[r];
+        else
+            memcpy(tile, words, sizeof words);
     }
     strip_totals(lanes, left);
 }
 
-/* Levels of n columns into the strip itself; as quantize_half_steps. */
+/* Levels of n columns into the strip itself, which ends in zeros; as quantize_half_steps. */
 static void half_step_strip(float *restrict x, ptrdiff_t n, int levels, float *restrict scales, float *restrict left) {
     float absmax[BLOCK], inverse[BLOCK], lanes[LANES][BLOCK] = {{0}}, half = (float)(levels / 2), used[BLOCK];
     float highest = 2.0f * half - 1.0f, center = half - 0.5f;
@@ -122,18 +130,18 @@ static void half_step_strip(float *restrict x, ptrdiff_t n, int levels, float *r
     ROWS left[r] = used[r] != 0.0f ? left[r] : 0.0f;
 }
 
-/* Runs of four columns of codes into the four bytes of a row, `parts` runs a step. */
+/* Runs of four columns of levels into the four bytes of a row, `parts` runs a step. */
 INLINE void store_strip(const uint32_t *restrict codes, const strip *to, const int parts) {
-    const uint32_t mask = parts == 1 ? 0xff : (1u << 8 / parts) - 1;
     uint8_t *tile = to->tiles;
     for (ptrdiff_t c = 0; c < to->cols_padded; c += 4 * parts, tile += to->panel_rows * 4) {
         uint32_t words[BLOCK] = {0};
         for (int p = 0; p < parts; p++)
-            for (int j = 0; j < 4; j++, codes += BLOCK) ROWS words[r] |= (codes[r] & mask) << (8 * j + 8 / parts * p);
+            for (int j = 0; j < 4; j++, codes += BLOCK) ROWS words[r] |= codes[r] << (8 * j + 8 / parts * p);
         memcpy(tile, words, sizeof words);
     }
 }
 
+#ifndef __F16C__
 INLINE uint16_t float_to_half(float value) { /* to_half without a branch */
     uint32_t bits, small_bits, sign;
     memcpy(&bits, &value, 4);
@@ -146,49 +154,60 @@ INLINE uint16_t float_to_half(float value) { /* to_half without a branch */
     uint32_t normal = (bits + 0xc8000fff + (bits >> 13 & 1)) >> 13;
     return (uint16_t)(sign | (bits < 0x38800000 ? small_bits - 0x3f000000 : normal));
 }
+#endif
 
-/* Encode a strip, which is used up; return 0 if a weight does not fit (not finite, or beyond float16). */
+static void halves_of(const float *x, uint16_t *half) {
+#ifdef __F16C__
+    for (int i = 0; i < BLOCK; i += 8)
+        _mm_storeu_si128((void *)(half + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#else
+    ROWS half[r] = float_to_half(x[r]);
+#endif
+}
+
+/* Encode a strip, which may be used up; return 0 if a weight does not fit (not finite, or beyond float16). */
 static int encode_strip(const strip *to, ptrdiff_t cols, float *restrict x) {
     float left[BLOCK], residual[BLOCK] = {0}, absmax[BLOCK], limit = to->kind == FP16 ? 65520.0f : INFINITY;
+    ptrdiff_t stop = to->cols_padded, group = to->kind == W4G128A8 ? GROUP : stop;
+    int levels = to->kind == W2A8 ? 4 : 16;
+    int32_t sums[BLOCK] = {0};
     strip_absmax(x, cols, absmax);
     ROWS if (!(absmax[r] < limit)) return 0;
-    memset(x + cols * BLOCK, 0, (size_t)((to->cols_padded - cols) * BLOCK) * 4);
-    if (to->kind == FP32) {
-        for (ptrdiff_t c = 0; c < to->cols_padded; c++) memcpy(to->tiles + c * to->panel_rows * 4, x + c * BLOCK, BLOCK * 4);
+    switch (to->kind) {
+    case FP32:
+        for (ptrdiff_t c = 0; c < cols; c++) memcpy(to->tiles + c * to->panel_rows * 4, x + c * BLOCK, BLOCK * 4);
+        for (ptrdiff_t c = cols; c < stop; c++) memset(to->tiles + c * to->panel_rows * 4, 0, BLOCK * 4);
         return 1;
-    }
-    if (to->kind == FP16) {
-        for (ptrdiff_t c = 0; c < to->cols_padded; c++) {
-            uint16_t half[BLOCK];
-            ROWS half[r] = float_to_half(x[c * BLOCK + r]);
+    case FP16:
+        for (ptrdiff_t c = 0; c < stop; c++) {
+            uint16_t half[BLOCK] = {0};
+            if (c < cols) halves_of(x + c * BLOCK, half);
             memcpy(to->tiles + c * to->panel_rows * 2, half, sizeof half);
         }
         return 1;
-    }
-    int levels = to->kind == W2A8 ? 4 : to->kind == W4A8 || to->kind == W4G128A8 ? 16 : 0;
-    if (levels) {
-        ptrdiff_t group = to->kind == W4G128A8 ? GROUP : to->cols_padded;
-        for (ptrdiff_t start = 0; start < to->cols_padded; start += group) {
+    case W4A8:
+    case W4G128A8:
+    case W2A8:
+        memset(x + cols * BLOCK, 0, (size_t)((stop - cols) * BLOCK) * 4);
+        for (ptrdiff_t start = 0; start < stop; start += group) {
             float *scales = to->scales + start / group * to->panel_rows;
             half_step_strip(x + start * BLOCK, start + group < cols ? group : cols - start, levels, scales, left);
             ROWS residual[r] += left[r] * (2.0f * scales[r]);
         }
-    } else {
-        int32_t sums[BLOCK];
-        quantize_strip(x, cols, to->scales, left, sums);
+        if (levels == 4)
+            store_strip((const uint32_t *)(const void *)x, to, 4);
+        else
+            store_strip((const uint32_t *)(const void *)x, to, 2);
+        break;
+    default:
+        if (to->kind == W8U8)
+            quantize_strip(to, x, cols, absmax, left, sums, 1);
+        else
+            quantize_strip(to, x, cols, absmax, left, sums, 0);
         ROWS residual[r] = left[r] * to->scales[r];
         if (to->row_sums) memcpy(to->row_sums, sums, sizeof sums);
     }
     ROWS to->residuals[r] = residual[r] / (float)cols;
-    const uint32_t *codes = (const uint32_t *)(const void *)x;
-    if (to->kind == W8U8)
-        for (ptrdiff_t c = 0; c < to->cols_padded; c++) ROWS to->tiles[c * to->panel_rows + r] = (uint8_t)codes[c * BLOCK + r];
-    else if (levels == 4)
-        store_strip(codes, to, 4);
-    else if (levels == 16)
-        store_strip(codes, to, 2);
-    else
-        store_strip(codes, to, 1);
     return 1;
 }
 #undef ROWS

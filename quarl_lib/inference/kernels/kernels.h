@@ -105,8 +105,9 @@ typedef struct {
     ptrdiff_t (*encode_panel)(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
                               float *residuals, uint8_t *scratch);
-    /* Sixteen rows to floats [column][16], scaled, and such floats to sixteen rows; 0 where a weight does not fit. */
-    void (*decode_strip)(const strip *from, ptrdiff_t cols, float *to);
+    /* Sixteen rows to scaled floats, `stride` from column to column; floats [column][16] to sixteen rows, which uses
+     * them up: 0 where one does not fit. */
+    void (*decode_strip)(const strip *from, ptrdiff_t cols, float *to, ptrdiff_t stride);
     int (*encode_strip)(const strip *to, ptrdiff_t cols, float *floats);
     void (*checksum)(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]);
     /* Multiply and add integers, or floats, for a while; return how many products that were. NULL without vectors. */
