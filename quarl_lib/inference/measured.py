@@ -1,7 +1,8 @@
-"""Which of two engines acts faster on this machine: timed once per size of policy, precision and batch, then remembered."""
+"""Which of two engines is faster on this machine: timed once per size of policy, precision and batch, then kept."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -44,10 +45,8 @@ def microseconds(
         stored = read_json(path).get(name)
         if not (isinstance(stored, dict) and set(stored) == set(makers)):
             stored = _measure(small, precision, batch, makers)
-            try:
+            with contextlib.suppress(OSError):  # a home that is read-only: this process knows it
                 write_json(path, {**read_json(path), name: stored})
-            except OSError:
-                pass  # read-only home: this process knows it
         _known[name] = stored
     return _known[name]
 
