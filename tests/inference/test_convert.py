@@ -83,7 +83,9 @@ def test_what_does_not_fit_is_named():
 
 
 def test_the_extension_holds_sections_to_their_sizes():
-    convert_layer = extension.native().convert
+    module = extension.native()
+    assert module is not None
+    convert_layer = module.convert
     tiles, scales = np.zeros(16 * 16, np.uint8), np.zeros(16, np.float32)
     source = (2, tiles, scales, None, None)
     assert convert_layer(16, 16, source, np.empty((16, 16), np.float32))

@@ -56,14 +56,15 @@ def test_extreme_batches_never_saturate(precision, activation, isa):
     parts = [first, middle, np.ones((2, 48), np.float32)]
     weights = Weights(tuple(LayerWeights(w, np.zeros(len(w), np.float32)) for w in parts))
     native, reference = both_engines(spec, weights, precision, isa)
-    x = np.float32([[1], [-1], [0], [1e-30], [2], [-3], [1e30 if activation == "relu" else 7], [5]] * 3)
+    values = [1, -1, 0, 1e-30, 2, -3, 1e30 if activation == "relu" else 7, 5]
+    x = np.array(3 * values, np.float32)[:, None]
     np.testing.assert_array_equal(native(x), reference(x))
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_a_batch_that_overflows_names_layer_and_row(precision):
     spec = mlp([1, 1, 1, 1])
-    huge = LayerWeights(np.float32([[3e38]]), np.float32([0]))
+    huge = LayerWeights(np.full((1, 1), 3e38, np.float32), np.zeros(1, np.float32))
     native, _ = both_engines(spec, Weights((huge, huge, huge)), precision)
     x = np.zeros((20, 1), np.float32)
     x[17] = 10

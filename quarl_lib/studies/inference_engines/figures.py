@@ -136,8 +136,8 @@ def time_over_batch(summary: pd.DataFrame, policy: str, ax: Axes | None = None) 
         for precision in BATCH_DRAWN:
             line = rows[(rows.backend == backend) & (rows.precision == precision)]
             if len(line):
-                look = {"color": PRECISION_COLORS[precision], "label": f"{backend} {precision}"}
-                ax.plot(line.batch, line.us_median, style, marker="o", ms=3, **look)
+                (drawn,) = ax.plot(line.batch, line.us_median, style, marker="o", ms=3, label=f"{backend} {precision}")
+                drawn.set_color(PRECISION_COLORS[precision])
     low, high = (rows[rows.precision == precision].groupby("batch").limit_us.median() for precision in ("int8", "fp32"))
     if len(low):
         ax.fill_between(low.index, low, high.loc[low.index], color="grey", alpha=0.2, lw=0, label="limit, int8 to fp32")

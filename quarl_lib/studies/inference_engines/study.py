@@ -64,7 +64,7 @@ class Config:
 
     @property
     def batch_schedule(self) -> Schedule:
-        """Return the same for batches: a call takes as long as many, so there are fewer rounds, three where it can be."""
+        """Return the same for batches: a call takes as long as many, so there are fewer rounds, at least three."""
         return Schedule(max(min(3, self.rounds), self.rounds // 3), self.calls_per_block, self.block_ms / 2)
 
 
