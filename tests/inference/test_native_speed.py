@@ -41,3 +41,28 @@ def test_int8_is_at_least_four_times_as_fast_as_torch_fp32(hidden, calls, floor)
 
     ratios = [seconds(by_torch) / seconds(engine) for _ in range(11)]
     assert np.median(ratios) >= floor, ratios
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native.instruction_sets().get("avx512") != "ok", reason="no kernels with AVX-512 VNNI")
+@pytest.mark.parametrize(("hidden", "batch"), [(64, 64), (512, 8), (512, 64), (2048, 8)])
+def test_int8_in_batches_keeps_up_with_onnxruntime(hidden, batch):
+    pytest.importorskip("onnxruntime")
+    torch.set_num_threads(1)
+    parts = [p for pair in pairwise([24, hidden, hidden, hidden, 6]) for p in (nn.Linear(*pair), nn.ReLU())]
+    spec, weights = spec_from_module(nn.Sequential(*parts[:-1]))
+    packed = pack(spec, weights, "int8")
+    engines = [make_engine(spec, "int8", name) for name in ("onnxruntime", "native")]
+    x = np.random.default_rng(0).standard_normal((batch, 24)).astype(np.float32)
+    for engine in engines:
+        engine.load(packed)
+        engine(x)
+
+    def seconds(engine, calls: int = 3) -> float:
+        begin = perf_counter()
+        for _ in range(calls):
+            engine(x)
+        return perf_counter() - begin
+
+    ratios = [seconds(engines[0]) / seconds(engines[1]) for _ in range(15)]
+    assert np.median(ratios) >= 0.7, ratios
