@@ -64,5 +64,6 @@ def test_int8_in_batches_keeps_up_with_onnxruntime(hidden, batch):
             engine(x)
         return perf_counter() - begin
 
-    ratios = [seconds(engines[0]) / seconds(engines[1]) for _ in range(15)]
-    assert np.median(ratios) >= 0.7, ratios
+    times = np.array([[seconds(engine) for engine in engines] for _ in range(25)])
+    peer, own = times.min(axis=0)  # work beside this test adds to both: the least disturbed of each
+    assert peer / own >= 0.7, times
