@@ -89,6 +89,16 @@ def test_only_what_the_peer_runs_is_measured(monkeypatch):
     assert engines.PEER_PRECISIONS == onnx.SUPPORTED
 
 
+def test_a_peer_that_fails_costs_nothing_but_the_choice(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no session")
+
+    monkeypatch.setattr(measured, "_measure", fail)
+    engine = make_engine(mlp([4, 64, 2]), "int8")
+    assert engine.backend == "native"
+    assert "onnxruntime does not run here (no session)" in engine.reason
+
+
 def test_a_batch_below_one_is_refused():
     with pytest.raises(ValueError, match="batch is 0: give"):
         make_engine(mlp([4, 64, 2]), "int8", batch=0)
