@@ -78,6 +78,9 @@ class Config:
     # When the run ends, beside actor_steps. max_seconds 0: no limit of time.
     max_seconds: float = 0.0
 
+    # How long a part may show no sign of life before it counts as hung; infinite: for ever.
+    stall_s: float = 30.0
+
     # Evaluator (eval_period in actor steps of all actors). The run ends once `stop_evaluations` evaluations in a row
     # have a mean return of at least stop_return; infinite: it takes all its actor steps.
     eval_period: int = 2_000
@@ -164,6 +167,7 @@ class Config:
         ):
             value = getattr(self, name)
             _require(math.isfinite(value) and value >= 0, name, value, "give a number of at least 0")
+        _require(self.stall_s > 0, "stall_s", self.stall_s, "give seconds above 0, more than any step takes")
         _require(0 <= self.discount <= 1, "discount", self.discount, "give a number in [0, 1]")
         _require(0 <= self.epsilon_min <= self.epsilon_max <= 1, "epsilon_min", self.epsilon_min,
                  f"give 0 <= epsilon_min <= epsilon_max <= 1 (epsilon_max={self.epsilon_max})")  # fmt: skip

@@ -1,11 +1,13 @@
-"""What one part of a running program sees of the others: a stop flag, counters, the replay's address, its log."""
+"""What one part of a running program sees of the others: a stop flag, counters, heartbeats, an address, a log."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,19 @@ import pandas as pd
 
 from quarl_lib.actorq.memory import SharedBlock
 
-STOP, LEARNER_STEPS, PORT, ACTOR_STEPS = range(4)  # int64 slots of the board; one per actor follows the last
+# int64 slots of the board. Then the heartbeats, one a part, and each actor's steps and pulled publication.
+STOP, LEARNER_STEPS, LEARNER_DONE, PORT, PUBLISHED, PUBLISHED_NS, PUBLISHED_STEPS, BEATS = range(8)
 RUNNING, ENDED, ABORTED = range(3)  # values of STOP
+OTHER_PARTS = 16  # heartbeats beside the actors': learner, evaluator, watchers
+# Where a part stands, kept in the low bits of its heartbeat; the count of its loop is above them.
+STAGES = ("nothing", "start", "env_reset", "env_step", "observe", "sample", "learner_step", "broadcast", "checkpoint",
+          "evaluate", "wait")  # fmt: skip
+NOTHING, START, ENV_RESET, ENV_STEP, OBSERVE, SAMPLE, LEARNER_STEP, BROADCAST, CHECKPOINT, EVALUATE, WAIT = range(11)
+_ONE_BEAT = 256
+
+
+class Stopped(Exception):
+    """The run is to end; a wait was given up."""
 
 
 class Link:
@@ -25,9 +38,14 @@ class Link:
 
     def __init__(self, directory: Path, num_actors: int, weights: Any = None) -> None:
         self.directory, self.part, self.weights = Path(directory), "supervisor", weights
-        self.started_at = time.time()
+        self.num_actors = num_actors
+        self.started_at = time.monotonic()
         self.resumed_steps, self.resumed_wall_s = 0, 0.0
-        self.block = SharedBlock(8 * (ACTOR_STEPS + num_actors))
+        self.first_beat, self.last_beat = BEATS, BEATS + num_actors + OTHER_PARTS - 1
+        self.beat_slot, self._beats = self.last_beat, 0
+        self._steps_at = self.last_beat + 1
+        self._pulled_at = self._steps_at + num_actors
+        self.block = SharedBlock(8 * (self._pulled_at + num_actors))
         self.board = self.block.view.cast("q")
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
 
@@ -37,6 +55,30 @@ class Link:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.board = self.block.view.cast("q")
+
+    def beat(self, stage: int) -> None:
+        """Say that this part's loop went on, and what it does next: one shared store."""
+        self._beats += _ONE_BEAT
+        self.board[self.beat_slot] = self._beats | stage
+
+    def ticker(self, stage: int) -> Callable[[], None]:
+        """Return `beat` for one stage of a loop in which every tenth of a microsecond counts."""
+        board, slot, count = self.board, self.beat_slot, itertools.count(_ONE_BEAT | stage, _ONE_BEAT).__next__
+
+        def tick() -> None:
+            board[slot] = count()
+
+        return tick
+
+    def heartbeat(self, slot: int) -> tuple[int, int]:
+        """Return a part's count and the stage that it is in; (0, NOTHING) before its first beat."""
+        word = self.board[slot]
+        return word // _ONE_BEAT, word % _ONE_BEAT
+
+    def waiting(self) -> bool:
+        """Say that this part waits for others, and whether it must end."""
+        self.beat(WAIT)
+        return self.board[STOP] != RUNNING
 
     def should_stop(self) -> bool:
         """Say whether this part must end: one read of a shared byte."""
@@ -58,15 +100,15 @@ class Link:
 
     def actor_steps(self) -> int:
         """Return the environment steps that all actors took together."""
-        return sum(self.board[ACTOR_STEPS:])
+        return sum(self.board[self._steps_at : self._pulled_at])
 
     def actor_steps_of(self, actor_id: int) -> int:
         """Return the steps of one actor, those of its dead predecessors included."""
-        return self.board[ACTOR_STEPS + actor_id]
+        return self.board[self._steps_at + actor_id]
 
     def set_actor_steps(self, actor_id: int, steps: int) -> None:
         """Publish the steps of one actor."""
-        self.board[ACTOR_STEPS + actor_id] = steps
+        self.board[self._steps_at + actor_id] = steps
 
     def learner_steps(self) -> int:
         """Return the learner's update steps."""
@@ -76,6 +118,35 @@ class Link:
         """Publish the learner's update steps."""
         self.board[LEARNER_STEPS] = steps
 
+    def learner_done(self) -> bool:
+        """Say whether the learner left its last snapshot."""
+        return bool(self.board[LEARNER_DONE])
+
+    def set_learner_done(self) -> None:
+        """Say that no further snapshot comes."""
+        self.board[LEARNER_DONE] = 1
+
+    def published(self) -> int:
+        """Return how many times the learner published weights."""
+        return self.board[PUBLISHED]
+
+    def note_publication(self) -> None:
+        """Count a publication, with the time and the actor steps at which it came."""
+        self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS] = time.monotonic_ns(), self.actor_steps()
+        self.board[PUBLISHED] += 1
+
+    def publication(self) -> tuple[int, int, int]:
+        """Return the newest publication's number, its time in monotonic nanoseconds, and the actor steps then."""
+        return self.board[PUBLISHED], self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS]
+
+    def pulled(self, actor_id: int) -> int:
+        """Return the number of the publication that an actor runs; 0 before its first."""
+        return self.board[self._pulled_at + actor_id]
+
+    def set_pulled(self, actor_id: int, number: int) -> None:
+        """Say which publication an actor runs."""
+        self.board[self._pulled_at + actor_id] = number
+
     def set_address(self, address: str) -> None:
         """Say where replay listens; actors wait for it."""
         self.board[PORT] = int(address.rpartition(":")[2])
@@ -84,42 +155,45 @@ class Link:
         """Wait for the replay's address.
 
         Raises:
-            TimeoutError: no server after `timeout_s`, or the program was stopped meanwhile.
+            Stopped: the program was stopped meanwhile.
+            TimeoutError: no server after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while not self.board[PORT]:
-            if self.should_stop() or time.monotonic() > deadline:
+            if self.should_stop():
+                raise Stopped
+            if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.part}: no replay server after {timeout_s:g} s; see the learner's log")
             time.sleep(0.01)
         return f"localhost:{self.board[PORT]}"
 
     def start_clock(self) -> None:
         """Let wall time begin now, or where a resumed run left it."""
-        self.started_at = time.time() - self.resumed_wall_s
+        self.started_at = time.monotonic() - self.resumed_wall_s
 
     def wall_time_s(self) -> float:
-        """Return the seconds since the program started, those before it was resumed included."""
-        return time.time() - self.started_at
-
-    def begin(self) -> None:
-        """Forget the rows of an earlier run in the same folder."""
-        for path in (self.directory / "logs").iterdir():
-            path.unlink()
+        """Return the seconds since the program started, those before it was resumed included; never goes back."""
+        return time.monotonic() - self.started_at
 
     def resume(self, actor_steps: int, wall_time_s: float) -> None:
-        """Go on from a checkpoint: counters and clock as they stood there, rows logged after it forgotten."""
+        """Let counters and clock go on where they stood."""
         self.set_actor_steps(0, actor_steps)
         self.resumed_steps, self.resumed_wall_s = actor_steps, wall_time_s
-        for path in (self.directory / "logs").glob("*.jsonl"):
-            lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            path.write_text("".join(line for line in lines if json.loads(line).get("wall_time_s", 0.0) <= wall_time_s))
 
     def log(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows to this part's file of a table in one write, so that a reader never meets half a row."""
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        fd = os.open(self.directory / "logs" / f"{table}.{self.part}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        """Append rows to this part's file of a table in one write, so that a reader never meets half a row.
+
+        Raises:
+            OSError: the disk is full; nothing of these rows is left in the file.
+        """
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path = self.directory / "logs" / f"{table}.{self.part}.jsonl"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            os.write(fd, lines.encode())
+            before = os.fstat(fd).st_size
+            if os.write(fd, lines) < len(lines):
+                os.ftruncate(fd, before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         finally:
             os.close(fd)
 

@@ -1,4 +1,5 @@
-"""The convergence curve: noise-free episodes of the learner's fp32 policy at fixed actor steps.
+"""The convergence curve: noise-free episodes of the learner's fp32 policy at fixed actor steps, and of the same policy
+at the actors' precision, by the engine that they run: the one is what is learned, the other what is deployed.
 
 The learner leaves a snapshot and the wall time at which it stood there; this process plays them as they come,
 at the lowest priority, so that evaluation neither stops the clock nor takes cores from what is timed.
@@ -17,14 +18,17 @@ from acme import specs
 
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.link import EVALUATE, WAIT, Link, read
 from quarl_lib.envs import control
-from quarl_lib.inference import Engine, make_engine
+from quarl_lib.inference import Engine, PolicySpec, make_engine
+from quarl_lib.inference.pack import pack, unpack
 from quarl_lib.results import write_atomically
 
 EVALUATION_SEED = 20_191_001  # the same starting states for every snapshot, precision and seed: paired comparisons
 LOOK_EVERY_S = 0.1
 ABORT_CHECK_STEPS = 64
+LONGEST_EPISODE = 100_000  # steps; Atari's longest takes 27,000
+LEARNER, ACTORS = "learner", "actors"  # column `policy` of an evaluation: as it is learned, as it is deployed
 
 
 @dataclass(frozen=True)
@@ -64,68 +68,108 @@ class Threshold:
         return self._in_a_row >= self._needed
 
 
-def play_episode(environment: dm_env.Environment, engine: Engine, link: Link) -> float | None:
-    """Return the return of one episode, None if the run was aborted meanwhile."""
+def play_episode(environment: dm_env.Environment, engine: Engine, link: Link, task: str = "") -> float | None:
+    """Return the return of one episode, None if the run was aborted meanwhile.
+
+    Raises:
+        RuntimeError: the episode does not end.
+    """
     timestep, episode_return, steps = environment.reset(), 0.0, 0
     while not timestep.last():
-        timestep = environment.step(engine(timestep.observation))
+        action = engine(timestep.observation)
+        link.beat(EVALUATE)
+        timestep = environment.step(action)
         episode_return += float(timestep.reward)
         steps += 1
         if steps % ABORT_CHECK_STEPS == 0 and link.aborted():
             return None
+        if steps == LONGEST_EPISODE:
+            raise RuntimeError(
+                f"task={task!r}: an episode did not end within {LONGEST_EPISODE} steps; give the environment a limit "
+                "(max_episode_steps)"
+            )
     return episode_return
 
 
 def run(config: Config, link: Link) -> None:
     """Play every snapshot that the learner leaves; end the run once its threshold is confirmed."""
     os.nice(19)
-    environment = control.make(config.task, EVALUATION_SEED)
-    engine = make_engine(policy_spec(config, specs.make_environment_spec(environment)), "fp32", config.backend)
-    _log_cpu_seconds(link)
+    spec = policy_spec(config, specs.make_environment_spec(control.make(config.task, EVALUATION_SEED)))
+    player = Player(config, link, spec)
     threshold = Threshold(config.stop_return, config.stop_evaluations)
+    for _, rows in player.earlier.groupby(["actor_steps", "learner_steps"]) if len(player.earlier) else ():
+        threshold.confirmed(rows[rows.policy == LEARNER].episode_return.mean())
+    evaluated = -1  # learner steps of the policy played last: no policy counts twice
     while not link.aborted():
-        stopping = link.should_stop()  # before looking: what is left after a stop is still played
+        done = link.learner_done()  # before looking: what is left after that is still played
+        link.beat(WAIT)
         waiting = waiting_snapshots(link.directory)
         for snapshot in waiting:
-            returns = _play(config, link, engine, snapshot)
+            returns = player.play(snapshot, LEARNER)
             if link.aborted():
                 return
-            if threshold.confirmed(sum(returns) / len(returns)):
+            if snapshot.learner_steps != evaluated and threshold.confirmed(sum(returns) / len(returns)):
                 link.request_stop(f"mean return of at least {config.stop_return:g} at {snapshot.actor_steps} steps")
+            evaluated = snapshot.learner_steps
+            if player.quantized is not None:
+                player.play(snapshot, ACTORS)
+                if link.aborted():
+                    return
+            snapshot.path.unlink()
         if not waiting:
-            if stopping:
+            if done:
                 return
             time.sleep(LOOK_EVERY_S)
 
 
-def _play(config: Config, link: Link, engine: Engine, snapshot: Snapshot) -> list[float]:
-    engine.load(bytearray(snapshot.path.read_bytes()), copy=True)
-    environment = control.make(config.task, EVALUATION_SEED)
-    returns: list[float] = []
-    for _ in range(config.eval_episodes):
-        played = play_episode(environment, engine, link)
-        if played is None:
-            return returns
-        returns.append(played)
-    environment.close()
-    link.log(
-        "evaluations",
-        [
-            {
-                "actor_steps": snapshot.actor_steps,
-                "learner_steps": snapshot.learner_steps,
-                "wall_time_s": snapshot.wall_time_s,
-                "episode": episode,
-                "episode_return": episode_return,
-            }
-            for episode, episode_return in enumerate(returns)
-        ],
-    )
-    _log_cpu_seconds(link)
-    snapshot.path.unlink()
-    return returns
+class Player:
+    """Plays a snapshot as the learner has it and as the actors run it, and logs the episodes."""
+
+    def __init__(self, config: Config, link: Link, spec: PolicySpec) -> None:
+        self._config, self._link, self._spec = config, link, spec
+        self._engine = make_engine(spec, "fp32", config.backend)
+        alike = config.precision == config.weights_precision == "fp32"
+        self.quantized = None if alike else make_engine(spec, config.precision, config.backend, EVALUATION_SEED)
+        self.earlier = read(link.directory, "evaluations")  # of a run that this one resumes
+        before = read(link.directory, "evaluator")
+        self._cpu_before = float(before.cpu_seconds.iloc[-1]) if len(before) else 0.0
+        self._log_cpu_seconds()
+
+    def play(self, snapshot: Snapshot, policy: str) -> list[float]:
+        """Return the returns of a snapshot's episodes; those that an interrupted run logged are not played again."""
+        config, link, earlier = self._config, self._link, self.earlier
+        if len(earlier):
+            same = (earlier.actor_steps == snapshot.actor_steps) & (earlier.learner_steps == snapshot.learner_steps)
+            if len(found := earlier[same & (earlier.policy == policy)]):
+                return found.episode_return.tolist()
+        engine = self._engine if policy == LEARNER else self.quantized
+        assert engine is not None
+        buffer: Any = bytearray(snapshot.path.read_bytes())
+        engine.load(buffer if policy == LEARNER else deployed(self._spec, config, buffer), copy=True)
+        environment = control.make(config.task, EVALUATION_SEED)
+        returns: list[float] = []
+        for _ in range(config.eval_episodes):
+            link.beat(EVALUATE)
+            played = play_episode(environment, engine, link, config.task)
+            if played is None:
+                return returns
+            returns.append(played)
+        environment.close()
+        when = {name: getattr(snapshot, name) for name in ("actor_steps", "learner_steps", "wall_time_s")}
+        rows = [{**when, "policy": policy, "episode": i, "episode_return": value} for i, value in enumerate(returns)]
+        link.log("evaluations", rows)
+        self._log_cpu_seconds()
+        return returns
+
+    def _log_cpu_seconds(self) -> None:
+        # By the clock, so that they can be taken out of the energy of what is timed.
+        spent = self._cpu_before + time.process_time()
+        self._link.log("evaluator", [{"wall_time_s": self._link.wall_time_s(), "cpu_seconds": spent}])
 
 
-def _log_cpu_seconds(link: Link) -> None:
-    # By the clock, so that they can be taken out of the energy of what is timed.
-    link.log("evaluator", [{"wall_time_s": link.wall_time_s(), "cpu_seconds": time.process_time()}])
+def deployed(spec: PolicySpec, config: Config, buffer: Any) -> memoryview:
+    """Return an fp32 policy as the actors run it: at the precision that travels, then at their own."""
+    weights = unpack(spec, buffer)
+    if config.weights_precision != config.precision:
+        weights = unpack(spec, pack(spec, weights, config.weights_precision))
+    return pack(spec, weights, config.precision)

@@ -13,7 +13,7 @@ from acme.adders import base
 
 from quarl_lib.actorq.actor.exploration import make_exploration
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, OBSERVE, Link, Stopped
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import Subscriber, subscriber_of
 from quarl_lib.envs import control
@@ -40,17 +40,17 @@ class Puller:
         size = packed_size(spec, engine.precision)
         # Converted weights lie here, the same memory for every message: new pages would cost as much as converting.
         self._own = aligned_empty(size) if weights_precision != engine.precision else None
-        self._version = 0
+        self.version = 0  # publications so far, when the weights in use were fetched
         self.fetched = self.fetched_bytes = 0
 
     def __call__(self, timer: StageTimer) -> bool:
         """Return whether there were new weights."""
         version = self._subscriber.version()
-        if version == self._version:
+        if version == self.version:
             timer.lap("pull")
             return False
         buffer: Any = self._subscriber.fetch()
-        self._version = version
+        self.version = version
         self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(buffer)
         timer.lap("pull")
         if self._own is not None:
@@ -96,9 +96,11 @@ def run_episode(
 class ActorCallback:
     """What an actor does after each step and episode: count, pull, log."""
 
-    def __init__(self, config: Config, link: Link, actor_id: int, pull: Pull, timer: StageTimer) -> None:
+    def __init__(self, config: Config, link: Link, actor_id: int, pull: Puller, timer: StageTimer) -> None:
         self._config, self._link, self._actor_id = config, link, actor_id
         self._pull, self._timer = pull, timer
+        self._published_ns = self._published_steps = 0
+        self._note_weights()
         self.steps = link.actor_steps_of(actor_id)
         self._episodes: list[dict[str, object]] = []
         self._logged_at = time.monotonic()
@@ -106,12 +108,18 @@ class ActorCallback:
     def after_step(self) -> bool:
         """Count a step, pull when it is time, and say whether to go on."""
         self.steps += 1
-        if self.steps % self._config.update_period == 0:
-            self._pull(self._timer)
+        if self.steps % self._config.update_period == 0 and self._pull(self._timer):
+            self._note_weights()
         if self.steps % LOOK_EVERY == 0:
             self._link.set_actor_steps(self._actor_id, self.steps)
+            if time.monotonic() - self._logged_at > LOG_EVERY_S:
+                self.write_rows()
             return not self._link.should_stop() and self._link.actor_steps() < self._config.actor_steps
         return True
+
+    def _note_weights(self) -> None:
+        self._link.set_pulled(self._actor_id, self._pull.version)
+        _, self._published_ns, self._published_steps = self._link.publication()
 
     def after_episode(self, episode_return: float, episode_steps: int) -> None:
         """Note an episode; rows go to disk together, a few times a second."""
@@ -142,6 +150,9 @@ class ActorCallback:
                 actor_steps=self._link.actor_steps(),
                 learner_steps=self._link.learner_steps(),
                 wall_time_s=self._link.wall_time_s(),
+                weights_version=self._pull.version,
+                weights_age_steps=self._link.actor_steps() - self._published_steps,
+                weights_age_s=(time.monotonic_ns() - self._published_ns) / 1e9,
             ),
         )
         self._episodes.clear()
@@ -169,18 +180,24 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     engine = make_engine(spec, config.precision, config.backend, engine_seed)
     explore = make_exploration(config, environment_spec, actor_id, np.random.default_rng(seeds))
 
+    tick = link.ticker(ENV_STEP)  # what follows an action
+
     def select_action(observation: Any) -> Any:
-        return explore(engine(observation))
+        action = explore(engine(observation))
+        tick()
+        return action
 
     if not flat and isinstance(environment_spec.observations, dict):
         flatten = control.Flattener(environment_spec.observations)
 
         def select_action(observation: Any) -> Any:
-            return explore(engine(flatten(observation)))
+            action = explore(engine(flatten(observation)))
+            tick()
+            return action
 
     subscriber = subscriber_of(link, actor_id)
     wait_for_weights(subscriber, link)
-    adder = replay.make_adder(config, link.address(), environment_spec, link.should_stop)
+    adder = replay.make_adder(config, link.address(), environment_spec, link.waiting)
     timer = StageTimer()
     pull = Puller(spec, engine, subscriber, config.weights_precision)
     pull(timer)
@@ -188,11 +205,13 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     timer.reset()
     try:
         while not link.should_stop() and link.actor_steps() < config.actor_steps:
-            played, steps, ended = run_episode(environment, select_action, adder, timer, callback.after_step)
+            link.beat(ENV_RESET)
+            played, steps, ended = run_episode(environment, select_action, adder, timer, progress.after_step)
             if ended:
-                callback.after_episode(played, steps)
+                progress.after_episode(played, steps)
+        link.beat(OBSERVE)
         adder.flush()
-    except replay.Stopped:
+    except Stopped:
         pass  # the run ends while the ratio held this actor back
     finally:
         callback.write_rows()
@@ -202,10 +221,13 @@ def wait_for_weights(subscriber: Subscriber, link: Link, timeout_s: float = WEIG
     """Wait for the learner's first publication.
 
     Raises:
+        Stopped: the run is to end.
         TimeoutError: none came.
     """
     deadline = time.monotonic() + timeout_s
-    while not subscriber.version() and not link.should_stop():
+    while not subscriber.version():
+        if link.waiting():
+            raise Stopped
         if time.monotonic() > deadline:
             raise TimeoutError(f"{link.part}: the learner published no weights within {timeout_s:g} s; see its log")
         time.sleep(0.005)

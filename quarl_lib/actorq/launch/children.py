@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import faulthandler
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -13,54 +16,74 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.link import START, Link, Stopped
 
+DISK_FULL = errno.ENOSPC  # exit code of a part that could not write; a full disk takes no traceback
 PARENT_GRACE_S = 2.0  # for a part to end by itself once its caller is gone
 CPU_LOOK_EVERY_S = 0.05
 
 _context = multiprocessing.get_context("forkserver")
 
 
-def start(name: str, function: Callable[..., None], link: Link, arguments: tuple[Any, ...]) -> BaseProcess:
-    """Start a part's process."""
-    process = _context.Process(target=run_part, args=(name, function, link, arguments), daemon=True)
+def start(
+    name: str, function: Callable[..., None], link: Link, arguments: tuple[Any, ...], beat_slot: int
+) -> BaseProcess:
+    """Start a part's process, whose heartbeat is to be in `beat_slot` of the board."""
+    scratch = util.get_temp_dir()  # type: ignore[attr-defined]  # where multiprocessing keeps the fork server's socket
+    arguments = (name, function, link, arguments, beat_slot, scratch)
+    process = _context.Process(target=run_part, args=arguments, daemon=True)
     with _without_main_module():
         process.start()
     return process
 
 
-def run_part(name: str, function: Callable[..., None], link: Link, arguments: tuple[Any, ...]) -> None:
-    """Run one part in its own process: its own log, SIGINT ignored, ended with its caller."""
+def run_part(
+    name: str,
+    function: Callable[..., None],
+    link: Link,
+    arguments: tuple[Any, ...],
+    beat_slot: int,
+    scratch: str,
+) -> None:
+    """Run one part in its own process: its own log, deaf to Ctrl-C, gone when its caller is.
+
+    Args:
+        scratch: a folder of the caller's that is removed should the caller be killed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor says what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    link.part = name
-    for argument in arguments:
-        if isinstance(argument, Link):
-            argument.part = name
+    for one in (link, *(argument for argument in arguments if isinstance(argument, Link))):
+        one.part, one.beat_slot = name, beat_slot
+    link.beat(START)
     log = os.open(link.directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _schedule_as_batch()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # where it hangs, should the supervisor ask
+    _compute_undisturbed()
     gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
-    threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(link, scratch), daemon=True).start()
     cpu_before: list[float] = []
     threading.Thread(target=_note_cpu, args=(link, cpu_before), daemon=True).start()
     code = 0
     try:
         function(*arguments)
-    except BaseException:
-        if not link.should_stop():
+        if cpu_before:
+            link.log("cpu", [{"part": name, "cpu_s": time.process_time() - cpu_before[0]}])
+    except Stopped:
+        pass
+    except BaseException as error:
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        code = DISK_FULL if full else 1
+        with contextlib.suppress(OSError):
             (link.directory / "logs" / f"{name}.traceback").write_text(traceback.format_exc())
-            code = 1
-        traceback.print_exc()
-    if cpu_before:
-        link.log("cpu", [{"part": name, "cpu_s": time.process_time() - cpu_before[0]}])
-    sys.stdout.flush()
-    sys.stderr.flush()
+            traceback.print_exc()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)  # the threads of Reverb and TensorFlow would hold an ordinary exit up
 
 
@@ -76,11 +99,12 @@ def _schedule_as_batch() -> None:
                 os.sched_setscheduler(int(thread), os.SCHED_BATCH, os.sched_param(0))
 
 
-def _end_with_parent(link: Link) -> None:
+def _end_with_parent(link: Link, scratch: str) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
         link.abort()
+        shutil.rmtree(scratch, ignore_errors=True)  # a caller that was killed could not
         time.sleep(PARENT_GRACE_S)
         os._exit(1)
 

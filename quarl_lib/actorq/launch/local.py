@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import signal
-import threading
+import errno
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pandas as pd
 
 from quarl_lib import results
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.launch.children import nothing, start, warm_up
-from quarl_lib.actorq.launch.program import Part, Program, Watcher, build
+from quarl_lib.actorq.launch.children import nothing, warm_up
+from quarl_lib.actorq.launch.interrupts import signals_as_exceptions
+from quarl_lib.actorq.launch.program import Program, Watcher, build
+from quarl_lib.actorq.launch.supervisor import RunFailed, Supervisor
 from quarl_lib.actorq.link import Link, read
 
+__all__ = ["RunFailed", "run", "signals_as_exceptions", "supervise", "warm_up"]
+
 TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "cpu", "deaths", "stop")
-MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
-ABORT_GRACE_S = 2.0  # after Ctrl-C or a failure; everything is to be gone within 5 s
-LOOK_EVERY_S = 0.1
-
-
-class RunFailed(RuntimeError):
-    """A part of the run failed; the text says which and why, with its traceback."""
 
 
 def run(
@@ -47,7 +38,8 @@ def run(
         metered: whether energy is measured; starting the meter takes 3 s.
 
     Raises:
-        RunFailed: the learner or the evaluator died, or actors died three times within a minute.
+        RunFailed: the learner or the evaluator died or gave no heartbeat for `stall_s`, actors died three times
+            within a minute, an actor's weights no longer change, the fork server was killed, or the disk is full.
         KeyboardInterrupt: Ctrl-C; everything has ended and what was logged is on disk.
     """
     with signals_as_exceptions():
@@ -68,7 +60,7 @@ def supervise(
     Raises:
         RunFailed: as for `run`.
     """
-    supervisor, link, total = _Supervisor(program.link), program.link, program.actor_steps
+    supervisor, link, total = Supervisor(program.link, program.update_period), program.link, program.actor_steps
     link.start_clock()
     called_at = 0.0  # the first time at once: what is metered later has a beginning
     try:
@@ -76,132 +68,17 @@ def supervise(
             supervisor.start(part)
         while supervisor.look():
             progress(min(link.actor_steps(), total), total, program.label)
-            if time.time() - called_at > 1.0:
-                called_at = time.time()
+            if time.monotonic() - called_at > 1.0:
+                called_at = time.monotonic()
                 every_second()
         every_second()
-    except BaseException:
+    except BaseException as error:
         link.abort()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise RunFailed(f"the disk of {link.directory} is full; free some of it") from error
         raise
     finally:
         supervisor.end()
-
-
-class _Supervisor:
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.running: dict[str, tuple[Part, BaseProcess]] = {}
-        self.generations: dict[str, int] = {}
-        self.deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        self.ending_since = 0.0
-
-    def start(self, part: Part) -> None:
-        generation = self.generations[part.name] = self.generations.get(part.name, -1) + 1
-        arguments = (*part.arguments, generation) if part.replaceable else part.arguments
-        process = start(part.name, part.function, self.link, arguments)
-        self.running[part.name] = (part, process)
-        row = {"part": part.name, "generation": generation, "pid": process.pid, "wall_time_s": self.link.wall_time_s()}
-        self.link.log("processes", [row])
-
-    def look(self) -> bool:
-        """Wait a moment, deal with the parts that ended, and say whether the run goes on."""
-        connection.wait([process.sentinel for _, process in self.running.values()], LOOK_EVERY_S)
-        ended = [(part, process) for part, process in self.running.values() if process.exitcode is not None]
-        # The learner first: where it died, its actors did because of it.
-        for part, process in sorted(ended, key=lambda item: item[0].replaceable):
-            del self.running[part.name]
-            if process.exitcode == 0:
-                self._returned(part)
-            elif not part.replaceable:
-                raise RunFailed(self._exit_reason(part, process))
-            elif not self.link.should_stop():
-                self._replace(part, process)
-        if self.link.should_stop() and not self.ending_since:
-            self.ending_since = time.monotonic()
-        return bool(self.running) and not self._overdue()
-
-    def _returned(self, part: Part) -> None:
-        if part.ends_run:
-            self.link.request_stop(f"{part.name} ended")
-        elif part.replaceable and not any(other.replaceable for other, _ in self.running.values()):
-            self.link.request_stop("the actors took their steps")
-
-    def _replace(self, part: Part, process: BaseProcess) -> None:
-        self.deaths.append(time.monotonic())
-        reason = self._exit_reason(part, process)
-        self.link.log("deaths", [{"part": part.name, "wall_time_s": self.link.wall_time_s(), "reason": reason}])
-        if len(self.deaths) == MAX_DEATHS and self.deaths[-1] - self.deaths[0] < DEATHS_WITHIN_S:
-            raise RunFailed(f"actors died {MAX_DEATHS} times within {DEATHS_WITHIN_S:g} s; the last: {reason}")
-        self.start(part)
-
-    def _exit_reason(self, part: Part, process: BaseProcess) -> str:
-        code = process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        logs = self.link.directory / "logs"
-        written = logs / f"{part.name}.traceback"
-        reason = written.read_text() if code > 0 and written.exists() else ""
-        return f"{part.name} {how}; its output is in {_kept(logs / f'{part.name}.log')}\n{reason}".rstrip()
-
-    def _overdue(self) -> bool:
-        """Say whether what still runs had its time to end."""
-        if not self.ending_since:
-            return False
-        waited = time.monotonic() - self.ending_since
-        return all(waited > part.grace_s for part, _ in self.running.values())
-
-    def end(self) -> None:
-        """End what still runs, in good order or by force."""
-        with _signals_ignored():
-            self.link.abort()
-            deadline = time.monotonic() + ABORT_GRACE_S
-            for _, process in self.running.values():
-                process.join(max(0.0, deadline - time.monotonic()))
-            for _, process in self.running.values():
-                if process.exitcode is None:
-                    process.kill()
-            for _, process in self.running.values():
-                process.join(ABORT_GRACE_S)
-
-
-def _kept(log: Path) -> Path:
-    """Copy a part's output into the folder of the notebook's run, where there is one: it outlives a scratch folder."""
-    run_directory = os.environ.get(results.RUN_DIR_VARIABLE)
-    if not run_directory or not log.exists() or log.is_relative_to(run_directory):
-        return log
-    target = Path(run_directory) / "logs" / log.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copyfile(log, target))
-
-
-@contextlib.contextmanager
-def signals_as_exceptions() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does: as an exception in the main thread."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Let no second Ctrl-C cut short the ending of the parts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

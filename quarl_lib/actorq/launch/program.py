@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ class Part:
         is not replaceable dies, the run has failed.
     ends_run: the run is over when it returns. The run is over as well when no replaceable part is left.
     grace_s: how long it may take to end once the run is over.
+    stall_s: how long its heartbeat may stand still, once it began; infinite for a part without one.
+    actor_id: of a part that acts, so that the weights it runs can be looked at.
+    environment: the task that it steps, to be named where a step does not return.
     """
 
     name: str
@@ -31,16 +35,23 @@ class Part:
     replaceable: bool = False
     ends_run: bool = False
     grace_s: float = 10.0
+    stall_s: float = math.inf
+    actor_id: int | None = None
+    environment: str = ""
 
 
 @dataclass(frozen=True)
 class Program:
-    """All parts of one run in their starting order, the state that they share, and the name of its progress."""
+    """All parts of one run in the order in which they start, what joins them, and what its progress is called.
+
+    update_period: actor steps between two pulls; 0 where no actor pulls.
+    """
 
     parts: tuple[Part, ...]
     link: Link
     actor_steps: int
     label: str
+    update_period: int = 0
 
 
 def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), evaluated: bool = True) -> Program:
@@ -56,6 +67,7 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     """
     from quarl_lib.actorq.actor import evaluator
     from quarl_lib.actorq.actor import loop as actor  # a launcher need not wait for torch and Acme
+    from quarl_lib.actorq.launch import folder
     from quarl_lib.actorq.learner import checkpoint
     from quarl_lib.actorq.learner import loop as learner
 
@@ -65,17 +77,23 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     link = Link(directory, config.n_actors, weights)
     saved = checkpoint.latest(directory) if config.resume else None
     if saved is None:
-        link.begin()
+        folder.begin(link.directory)
     else:
+        folder.resume(link.directory, saved)
         counters = checkpoint.read_counters(saved)
         link.resume(counters.actor_steps, counters.wall_time_s)
+    watched: dict[str, Any] = {"stall_s": config.stall_s, "environment": config.task}
+    acting = [
+        Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True, actor_id=i, **watched)
+        for i in range(config.n_actors)
+    ]
     parts = (
-        Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0),
-        *(Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True) for i in range(config.n_actors)),
-        *([Part("evaluator", evaluator.run, (config, link), grace_s=60.0)] if evaluated else []),
+        Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0, **watched),
+        *acting,
+        *([Part("evaluator", evaluator.run, (config, link), grace_s=math.inf, **watched)] if evaluated else []),
         *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
     )
-    return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}")
+    return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}", config.update_period)
 
 
 def weights_bytes(config: Config) -> int:

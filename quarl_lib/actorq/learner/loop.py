@@ -16,7 +16,7 @@ from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import checkpoint, d4pg, dqn
 from quarl_lib.actorq.learner.state import State, device_of
-from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.link import BROADCAST, CHECKPOINT, LEARNER_STEP, SAMPLE, Link
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import publisher_of
@@ -52,6 +52,7 @@ def run(config: Config, link: Link) -> None:
         learner.learn(batches)
         batches.close()  # a sampler that still waits would hold the server up
     finally:
+        link.set_learner_done()
         server.stop()
 
 
@@ -69,10 +70,12 @@ class Learner:
         self._publisher = publisher_of(link)
         self._logged_at = time.monotonic()
         self._next_snapshot = link.actor_steps() // config.eval_period * config.eval_period
+        self._last_snapshot = -1  # learner steps of the policy left last
         self._metrics: dict[str, torch.Tensor] = {}
 
     def finished(self) -> bool:
         """Say whether the run stops, the actors took their steps, or time is up."""
+        self.link.beat(SAMPLE)
         limit = self.config.max_seconds
         late = bool(limit) and self.link.wall_time_s() > limit
         return late or self.link.should_stop() or self.link.actor_steps() >= self.config.actor_steps
@@ -87,6 +90,7 @@ class Learner:
         for batch in batches:
             batch = self._to_device(batch)
             timer.lap("sample")
+            self.link.beat(LEARNER_STEP)
             self._metrics = update(config, state, batch)
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
@@ -99,17 +103,20 @@ class Learner:
                 self.save()
             if time.monotonic() - self._logged_at > LOG_EVERY_S:
                 self.write_rows()
-        if not self.link.should_stop():  # else somebody ended the run, who has seen enough
+        if not self.link.aborted():
             self.leave_snapshot()
+        self.link.set_learner_done()
         self.write_rows()
 
     def publish(self) -> None:
         """Quantize the online policy and make it the newest."""
         self.timer.start()
+        self.link.beat(BROADCAST)
         version = self.state.learner_steps + 1
         buffer = self._pack(self.config.weights_precision, version)
         self.timer.lap("quantize")
         self._publisher.publish(buffer)
+        self.link.note_publication()
         self.timer.lap("broadcast")
 
     def leave_snapshot_if_due(self) -> None:
@@ -120,7 +127,10 @@ class Learner:
             self._next_snapshot = (steps // self.config.eval_period + 1) * self.config.eval_period
 
     def leave_snapshot(self) -> None:
-        """Leave the fp32 policy for the evaluator, with the time at which it was taken."""
+        """Leave the fp32 policy for the evaluator, with the time at which it was taken; never the same one twice."""
+        if self.state.learner_steps == self._last_snapshot:
+            return
+        self._last_snapshot = self.state.learner_steps
         steps, taken_at = self.link.actor_steps(), self.link.wall_time_s()
         buffer = self._pack("fp32", self.state.learner_steps)
         leave_snapshot(self.link.directory, buffer, steps, self.state.learner_steps, taken_at)
@@ -131,6 +141,7 @@ class Learner:
         from quarl_lib.actorq.replay import reverb as replay
 
         link = self.link
+        link.beat(CHECKPOINT)
         counters = checkpoint.Counters(link.actor_steps(), self.state.learner_steps, link.wall_time_s())
         path = checkpoint.write(link.directory, counters, self.state.save(), lambda: replay.checkpoint(self._address))
         self.timer.start()

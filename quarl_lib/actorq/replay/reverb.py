@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -17,23 +18,21 @@ from pathlib import Path
 import numpy as np
 import reverb
 import tensorflow as tf
-import torch
 from acme.adders import base
 from acme.adders.reverb import NStepTransitionAdder
 from acme.specs import EnvironmentSpec
 from reverb import structured_writer
 
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.replay.transitions import Batch, NStep, TransitionLayout
+from quarl_lib.actorq.link import Stopped
+from quarl_lib.actorq.replay.transitions import Batch, Layout, NStep, unpack_acme, unpack_vectors
 
 REPLAY_TABLE = "replay"
 WEIGHTS_TABLE = "model"
 WAIT_MS = 500
+BURST, QUIET = 32, 48  # items handed over at once; Reverb writes a line to the log whenever more than 50 are pending
 SERVER_TIMEOUT_S = 5
-
-
-class Stopped(Exception):
-    """The run is to end; a wait was given up."""
+GONE_AFTER_S = 120.0  # a server that is held up answers again; one that is gone takes the run with it sooner
 
 
 class ServerGone(Exception):
@@ -71,15 +70,9 @@ def serve(
     if config.adder == "acme":
         signature = NStepTransitionAdder.signature(spec)
     else:
-        signature = tf.TensorSpec([TransitionLayout(spec).size], tf.float32)
-    replay = reverb.Table(
-        REPLAY_TABLE,
-        reverb.selectors.Uniform(),
-        reverb.selectors.Fifo(),
-        config.max_replay,
-        limiter,
-        signature=signature,
-    )
+        signature = tf.TensorSpec([Layout(spec).size], tf.float32)
+    uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
+    replay = reverb.Table(REPLAY_TABLE, uniform, fifo, config.max_replay, limiter, signature=signature)
     weights = reverb.Table(
         WEIGHTS_TABLE, reverb.selectors.Lifo(), reverb.selectors.Fifo(), 1, reverb.rate_limiters.MinSize(1)
     )
@@ -110,9 +103,9 @@ def _server_info(client: reverb.Client) -> dict:
         raise ServerGone(f"replay server at {client.server_address} does not answer") from error
 
 
-def _never_destroy(writer: structured_writer.StructuredWriter) -> None:
+def _never_destroy(writer: object) -> None:
     # A writer's destructor waits, without a time-out, until the server has taken what is pending.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer._writer))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer))
 
 
 class NStepAdder(base.Adder):
@@ -160,44 +153,83 @@ class NStepAdder(base.Adder):
         self._flush(0)
 
     def _flush(self, may_be_pending: int) -> None:
-        for vector in self._waiting:
-            self._writer.append(vector)
+        for begin in range(0, len(self._waiting), BURST):
+            self._wait(QUIET - BURST)  # before, not after: by now the server has taken the burst before
+            for vector in self._waiting[begin : begin + BURST]:
+                self._writer.append(vector)
         self._waiting.clear()
-        while True:
+        if not may_be_pending:
+            self._wait(0)
+
+    def _wait(self, may_be_pending: int) -> None:
+        _flush_patiently(self._writer.flush, self._writer._writer, self._client, may_be_pending, self._should_stop)
+
+
+def _flush_patiently(
+    flush: Callable[..., object],
+    writer: object,
+    client: reverb.Client,
+    may_be_pending: int,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Flush in waits of half a second, between which `should_stop` is asked: a server may be held up for a while.
+
+    Raises:
+        Stopped: `should_stop()`.
+        ServerGone: the server did not answer for `GONE_AFTER_S`.
+    """
+    silent_since = time.monotonic()
+    while True:
+        try:
+            flush(may_be_pending, timeout_ms=WAIT_MS)
+        except reverb.DeadlineExceededError:
+            if should_stop():
+                _never_destroy(writer)
+                raise Stopped from None
             try:
-                self._writer.flush(may_be_pending, timeout_ms=WAIT_MS)
-            except reverb.DeadlineExceededError:
-                if self._should_stop():
-                    _never_destroy(self._writer)
-                    raise Stopped from None
-                try:
-                    _server_info(self._client)
-                except ServerGone:
-                    _never_destroy(self._writer)
-                    raise
-            else:
-                return
+                client.server_info(1)
+                silent_since = time.monotonic()
+            except reverb.DeadlineExceededError as error:
+                if time.monotonic() - silent_since > GONE_AFTER_S:
+                    _never_destroy(writer)
+                    raise ServerGone(f"replay server at {client.server_address} does not answer") from error
+        else:
+            return
 
 
 class _Client(reverb.Client):
-    """A client as Acme 0.2.4 calls it: Reverb 0.14 takes no `get_signature_timeout_ms` any more."""
+    """A client as Acme 0.2.4 calls it: Reverb 0.14 takes no `get_signature_timeout_ms` any more.
+
+    Its writers flush with an eye on the stop flag; Acme's adder would wait for ever on a server that hangs.
+    """
+
+    def __init__(self, address: str, should_stop: Callable[[], bool]) -> None:
+        super().__init__(address)
+        self._should_stop = should_stop
 
     def trajectory_writer(self, num_keep_alive_refs, get_signature_timeout_ms=None, **options):
-        return super().trajectory_writer(num_keep_alive_refs, **options)
+        writer = super().trajectory_writer(num_keep_alive_refs, **options)
+        flush = writer.flush
+
+        def patiently(block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+            _flush_patiently(flush, writer._writer, self, block_until_num_items, self._should_stop)
+
+        writer.flush = patiently
+        return writer
 
 
 class AcmeAdder(NStepTransitionAdder):
     """Acme's own adder, the paper's baseline."""
 
-    def __init__(self, config: Config, address: str) -> None:
+    def __init__(self, config: Config, address: str, should_stop: Callable[[], bool]) -> None:
         super().__init__(
-            client=_Client(address), n_step=config.n_step, discount=config.discount,
+            client=_Client(address, should_stop), n_step=config.n_step, discount=config.discount,
             priority_fns={REPLAY_TABLE: None}, max_in_flight_items=config.flush_period,
         )  # fmt: skip
 
     def flush(self) -> None:
         """Wait until the server has every transition written so far."""
-        self._writer.flush(0, timeout_ms=10 * WAIT_MS)
+        self._writer.flush(0)
 
 
 def make_adder(
@@ -205,7 +237,7 @@ def make_adder(
 ) -> NStepAdder | AcmeAdder:
     """Return the adder that `config.adder` names, connected to the server at `address`."""
     if config.adder == "acme":
-        return AcmeAdder(config, address)
+        return AcmeAdder(config, address, should_stop)
     return NStepAdder(config, address, spec, should_stop)
 
 
@@ -221,8 +253,7 @@ def make_dataset(
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     batches = samples.batch(config.batch_size, drop_remainder=True).with_options(options)
-    acme = config.adder == "acme"
-    unpack = functools.partial(_unpack_acme, spec) if acme else _unpack_vectors(TransitionLayout(spec))
+    unpack = functools.partial(unpack_acme, spec) if config.adder == "acme" else unpack_vectors(Layout(spec))
     while not should_stop():
         for sample in batches.as_numpy_iterator():  # ends whenever the ratio let no sample through for WAIT_MS
             yield unpack(sample.data)
@@ -230,38 +261,16 @@ def make_dataset(
                 return
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _unpack_vectors(layout: TransitionLayout) -> Callable[[np.ndarray], Batch]:
-    return lambda data: layout.unpack(_tensor(data))
-
-
-def _unpack_acme(spec: EnvironmentSpec, data) -> Batch:
-    # In the order of the environment's spec: Reverb hands dicts back sorted.
-    names = list(spec.observations) if isinstance(spec.observations, dict) else None
-
-    def vector(observation) -> torch.Tensor:
-        parts = [observation] if names is None else [observation[name] for name in names]
-        return torch.cat([_tensor(part).reshape(len(part), -1).float() for part in parts], 1)
-
-    action = _tensor(data.action)
-    return Batch(
-        vector(data.observation), action if action.is_floating_point() else action.long(),
-        _tensor(data.reward).float(), _tensor(data.discount).float(), vector(data.next_observation),
-    )  # fmt: skip
-
-
 class WeightsClient:
     """Weights through the server's own table: the way across hosts, and the paper's way.
 
     Raises:
-        ServerGone: the server does not answer within five seconds.
+        Stopped: `should_stop()` while the server did not answer.
+        ServerGone: it did not for `GONE_AFTER_S`.
     """
 
-    def __init__(self, address: str) -> None:
-        self._client = reverb.Client(address)
+    def __init__(self, address: str, should_stop: Callable[[], bool] = lambda: False) -> None:
+        self._client, self._should_stop = reverb.Client(address), should_stop
 
     def insert(self, buffer: bytes | memoryview | np.ndarray) -> None:
         """Publish one buffer in place of the one before."""
@@ -269,9 +278,22 @@ class WeightsClient:
 
     def version(self) -> int:
         """Return how many buffers were published, without fetching any (0.4 ms)."""
-        return _server_info(self._client)[WEIGHTS_TABLE].rate_limiter_info.insert_stats.completed
+        info = _patient_info(self._client, self._should_stop)
+        return info[WEIGHTS_TABLE].rate_limiter_info.insert_stats.completed
 
     def fetch(self) -> np.ndarray:
         """Return the newest buffer as uint8; waits for the first one."""
-        _server_info(self._client)
+        _patient_info(self._client, self._should_stop)
         return next(self._client.sample(WEIGHTS_TABLE))[0].data[0]
+
+
+def _patient_info(client: reverb.Client, should_stop: Callable[[], bool]) -> dict:
+    silent_since = time.monotonic()
+    while True:
+        try:
+            return client.server_info(1)
+        except reverb.DeadlineExceededError as error:
+            if should_stop():
+                raise Stopped from None
+            if time.monotonic() - silent_since > GONE_AFTER_S:
+                raise ServerGone(f"replay server at {client.server_address} does not answer") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,31 @@ def observation_size(spec: EnvironmentSpec) -> int:
     """Return how many numbers an observation has, a dict's arrays laid one behind the other."""
     parts = spec.observations.values() if isinstance(spec.observations, dict) else [spec.observations]
     return sum(int(np.prod(part.shape, dtype=int)) for part in parts)
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def unpack_vectors(layout: Layout) -> Callable[[np.ndarray], Batch]:
+    """Return what makes a batch of vectors [B, size]."""
+    return lambda data: layout.unpack(_tensor(data))
+
+
+def unpack_acme(spec: EnvironmentSpec, data) -> Batch:
+    """Return a batch of the tuples that Acme's adder writes, its dict observations laid in vectors."""
+    # In the order of the environment's spec: Reverb hands dicts back sorted.
+    names = list(spec.observations) if isinstance(spec.observations, dict) else None
+
+    def vector(observation) -> torch.Tensor:
+        parts = [observation] if names is None else [observation[name] for name in names]
+        return torch.cat([_tensor(part).reshape(len(part), -1).float() for part in parts], 1)
+
+    action = _tensor(data.action)
+    return Batch(
+        vector(data.observation), action if action.is_floating_point() else action.long(),
+        _tensor(data.reward).float(), _tensor(data.discount).float(), vector(data.next_observation),
+    )  # fmt: skip
 
 
 class NStep:

@@ -6,6 +6,7 @@ What travels are the online policy's weights, not the target network's.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -175,10 +176,10 @@ class ReverbPublisher:
 class ReverbSubscriber:
     """Asks the table how often it was written before it samples from it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, should_stop: Callable[[], bool] = lambda: False) -> None:
         from quarl_lib.actorq.replay import reverb as replay
 
-        self._client = replay.WeightsClient(address)
+        self._client = replay.WeightsClient(address, should_stop)
 
     def version(self) -> int:
         """Return how many buffers were published so far; one small call, nothing is fetched."""
@@ -196,4 +197,4 @@ def publisher_of(link: Link) -> Publisher:
 
 def subscriber_of(link: Link, reader: int) -> Subscriber:
     """Return one reader's side of a run's broadcast."""
-    return link.weights.subscriber(reader) if link.weights else ReverbSubscriber(link.address())
+    return link.weights.subscriber(reader) if link.weights else ReverbSubscriber(link.address(), link.waiting)

@@ -39,7 +39,7 @@ def test_plays_all_in_order_and_returns_after_a_stop(link):
     good, bad = policy(1.0), policy(-1.0)
     for steps, wall_time_s, buffer in ((1000, 1.5, bad), (200, 0.25, good)):
         evaluator.leave_snapshot(link.directory, buffer, steps, steps // 10, wall_time_s)
-    link.request_stop("test")
+    link.set_learner_done()
     evaluator.run(CONFIG, link)
     rows = read(link.directory, "evaluations")
     assert rows.actor_steps.tolist() == [200, 200, 1000, 1000]
@@ -56,7 +56,7 @@ def test_plays_all_in_order_and_returns_after_a_stop(link):
 def test_same_policy_same_returns(link):
     for steps in (1, 2):
         evaluator.leave_snapshot(link.directory, policy(1.0), steps, steps, float(steps))
-    link.request_stop("test")
+    link.set_learner_done()
     evaluator.run(CONFIG, link)
     first, second = read(link.directory, "evaluations").groupby("actor_steps").episode_return.apply(list)
     assert first == second
@@ -65,6 +65,7 @@ def test_same_policy_same_returns(link):
 def test_a_confirmed_threshold_ends_the_run(link):
     for steps in (100, 200, 300):
         evaluator.leave_snapshot(link.directory, policy(1.0), steps, steps, float(steps))
+    link.set_learner_done()
     evaluator.run(CONFIG, link)  # nobody else asks for a stop
     assert link.should_stop()
     assert not link.aborted()

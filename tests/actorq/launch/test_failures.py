@@ -130,7 +130,7 @@ def test_everything_ends_with_its_caller(tmp_path, number, within_s):
     script.write_text(CALLER)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(parts.__file__).parent), *sys.path])}
     caller = subprocess.Popen([sys.executable, script, tmp_path], env=environment, stderr=subprocess.DEVNULL)
-    wait_until(lambda: len(read(tmp_path, "episodes")) > 10)
+    wait_until(lambda: len(read(tmp_path, "episodes")) > 10, 90)
     ours = psutil.Process(caller.pid).children(recursive=True)
     assert len(ours) >= 4  # two actors, a learner, and what forks them
     caller.send_signal(number)

@@ -163,7 +163,7 @@ def test_ratio_is_held_and_both_sides_stop_when_told(replay, server):
 
 
 def test_server_gone_is_an_error_and_not_a_hang(replay, server, monkeypatch):
-    monkeypatch.setattr(replay, "SERVER_TIMEOUT_S", 1)
+    monkeypatch.setattr(replay, "GONE_AFTER_S", 1.0)
     config = CONFIG.replace(n_step=1)
     running = server(config)
     adder = replay.make_adder(config, running.address, SPEC)
