@@ -14,7 +14,7 @@ import numpy as np
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.memory import SharedBlock
 
-_SLOT_BITS = 8
+_SLOT_BITS = 20  # a million readers; 43 bits are left for the version
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
 _PAGE = 4096
 
@@ -83,7 +83,7 @@ def _whole_pages(num_bytes: int) -> int:
 class _Slots:
     """One process's view of the shared words: newest stamp, one announced stamp per reader, bytes in each slot.
 
-    A stamp is `version << 8 | slot`, so that both change in one store; 0 stands for none.
+    A stamp is `version << 20 | slot`, so that both change in one store; 0 stands for none.
     """
 
     def __init__(self, broadcast: SharedMemoryBroadcast) -> None:

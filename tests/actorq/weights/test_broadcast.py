@@ -103,6 +103,17 @@ def test_nothing_is_copied_and_readers_cannot_write():
         first[0] = 1
 
 
+def test_more_readers_than_a_byte_can_number():
+    broadcast = SharedMemoryBroadcast(8, num_readers=1000)
+    publisher, readers = broadcast.publisher(), [broadcast.subscriber(i) for i in range(1000)]
+    held = []
+    for number, reader in enumerate(readers):
+        publisher.publish(number.to_bytes(8, "little"))
+        held.append(reader.fetch())
+    assert [int.from_bytes(memory.tobytes(), "little") for memory in held] == list(range(1000))
+    assert readers[0].version() == 1000
+
+
 def test_no_name_is_left_in_shared_memory():
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     broadcast = SharedMemoryBroadcast(1 << 20, num_readers=1)
