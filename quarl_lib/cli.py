@@ -11,6 +11,7 @@ from pathlib import Path
 
 from quarl_lib.suite import catalog
 
+SILENCE_S = 1800.0  # how long a run may say nothing
 OK, NOT_ALL_OK, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -52,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side")
     command.add_argument("--timeout", type=seconds, metavar="TIME", help="for each run: 90, 90s, 10m, 2h")
     command.add_argument("--cell-timeout", type=seconds, metavar="TIME", help="for each cell of a notebook")
+    command.add_argument("--silence", type=seconds, metavar="TIME", help="without a sign of life; default 30m, paper 0")
     command.add_argument("--force", action="store_true", help="run again what is done already")
     command.add_argument("--retry-failed", action="store_true", help="run only what failed or timed out before")
     command.add_argument("--dry-run", action="store_true", help="show the runs and their parameters, start none")
@@ -119,9 +121,13 @@ def run(options: argparse.Namespace) -> int:
     from quarl_lib.suite import runner
     from quarl_lib.suite.display import Display
 
+    silence = options.silence
+    if silence is None:
+        silence = 0.0 if options.preset == "paper" else SILENCE_S
     how = runner.Options(
         jobs=options.jobs, force=options.force, retry_failed=options.retry_failed,
         timeout_s=options.timeout, cell_timeout_s=options.cell_timeout,
+        silence_s=silence or None,
     )  # fmt: skip
     records = runner.run(tasks, how, Display(tasks), index.add)
     found = sorted({record["state"] for record in records})

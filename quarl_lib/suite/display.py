@@ -59,7 +59,7 @@ class Display:
         with self.lock:
             key, state, now = str(task.directory), record["state"], time.time()
             if state == "running":
-                elapsed = now - record["started"]
+                elapsed = record["elapsed_s"]
                 line = self._line(task, state, f"{duration(elapsed):>9}  {inside(record, now)}")
                 if self.live:
                     self.active[key] = line

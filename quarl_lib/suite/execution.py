@@ -52,7 +52,10 @@ def execute(directory: Path) -> dict[str, Any]:
 
     def note_cell(cell: Any, cell_index: int) -> None:
         first = cell.source.strip().splitlines()[:1]
-        write_json(directory / ".cell.json", {"index": cell_index, "source": first, "time": time.time()})
+        write_json(
+            directory / ".cell.json",
+            {"index": cell_index, "source": first, "time": time.time(), "monotonic": time.monotonic()},
+        )
 
     try:
         papermill.execute_notebook(

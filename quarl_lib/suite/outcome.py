@@ -39,8 +39,20 @@ def settle(directory: Path, code: int, stopped: tuple[str, str] | None) -> dict[
     return {"state": state, "reason": outcome["reason"], "cell": cell, "kind": outcome["kind"]}
 
 
+RESERVE, RESERVE_BYTES = ".reserve", 1 << 16  # given back for the record where the disk is full
+
+
+def reserve(directory: Path) -> None:
+    """Keep room for the record of a run's end."""
+    (directory / RESERVE).write_bytes(b"\0" * RESERVE_BYTES)
+
+
 def record_end(task: Task, outcome: dict[str, Any], begin: float) -> dict[str, Any]:
-    """Put the notebook in its place and the end into `run.json`; on a full disk make room for the record first."""
+    """Put the notebook in its place and the end into `run.json`; on a full disk make room for the record first.
+
+    Args:
+        begin: when the run began, by the monotonic clock.
+    """
     directory, end = task.directory, time.time()
     partial = directory / PARTIAL_NOTEBOOK
     if not read_json(partial).get("cells"):
@@ -48,13 +60,21 @@ def record_end(task: Task, outcome: dict[str, Any], begin: float) -> dict[str, A
             shutil.copyfile(task.notebook, partial)
     with suppress(OSError):
         os.replace(partial, directory / "notebook.ipynb")
-    facts = {**outcome, "ended": end, "duration_s": round(end - begin, 2)}
+    facts = {**outcome, "ended": end, "duration_s": round(time.monotonic() - begin, 2)}
     state = facts.pop("state")
     try:
         record = states.change(directory, state, **facts)
     except OSError:
-        (directory / "log.txt").write_bytes(b"")
-        record = states.change(directory, state, **facts)
+        (directory / RESERVE).unlink(missing_ok=True)
+        try:
+            record = states.change(directory, state, **facts)
+        except OSError:
+            with suppress(OSError):
+                os.truncate(directory / "log.txt", 0)
+            try:
+                record = states.change(directory, state, **facts)
+            except OSError:
+                record = {**facts, **states.change_in_place(directory, state, "the disk is full")}
     for name in (".cell.json", ".outcome.json", "progress.json"):
         (directory / name).unlink(missing_ok=True)
     return record

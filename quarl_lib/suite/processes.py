@@ -50,3 +50,19 @@ def wait_until(true: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+class Heard:
+    """When a run was last heard of: a line in its log, a step of progress, another cell; by the monotonic clock."""
+
+    def __init__(self, directory: Path) -> None:
+        self._paths = [directory / name for name in ("log.txt", "progress.json", ".cell.json")]
+        self._seen: list[tuple[int, int]] = []
+        self._at = time.monotonic()
+
+    def silent_s(self) -> float:
+        """Look, and return for how many seconds nothing was heard."""
+        seen = [(found.st_size, found.st_mtime_ns) for path in self._paths if path.exists() for found in [path.stat()]]
+        if seen != self._seen:
+            self._seen, self._at = seen, time.monotonic()
+        return time.monotonic() - self._at

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from quarl_lib import provenance
-from quarl_lib.files import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_text
+from quarl_lib.files import KEPT_FOLDER, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_text
 from quarl_lib.suite import outcome, processes, states
 from quarl_lib.suite.execution import GRACE_S
 from quarl_lib.suite.plan import Task
@@ -35,19 +35,23 @@ Finished = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Options:
-    """How a suite runs; times in seconds, None for no limit."""
+    """How a suite runs; times in seconds, None for no limit.
+
+    silence_s: how long a run may neither write a line nor make progress.
+    """
 
     jobs: int = 1
     force: bool = False
     retry_failed: bool = False
     timeout_s: float | None = None
     cell_timeout_s: float | None = None
+    silence_s: float | None = None
     grace_s: float = GRACE_S
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise ValueError(f"jobs={self.jobs}: run at least one at a time")
-        for name in ("timeout_s", "cell_timeout_s"):
+        for name in ("timeout_s", "cell_timeout_s", "silence_s"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give more than 0 seconds, or leave it out")
 
@@ -121,6 +125,8 @@ class _Suite:
     def queue(self, task: Task) -> None:
         """Say that a run is to come, where it is neither done nor under way elsewhere."""
         with states.claim(task.directory) as claim:
+            if claim is not None:
+                _restore(task)
             record = states.read(task.directory)
             if claim is not None and not self._leave(task, record) and record.get("state") != "ok":
                 states.change(task.directory, "queued", **task.facts(), runner=states.process_identity())
@@ -171,11 +177,12 @@ class _Suite:
 
     def _execute(self, task: Task, claim: int) -> dict[str, Any]:
         for attempt in range(1, START_ATTEMPTS + 1):
-            _make_room(task)
+            _make_room(task, keep=not self.options.force)
             seeds = {name: value for name, value in task.parameters.items() if "seed" in name}
             facts = {**task.facts(), **self.provenance, "seeds": seeds, "runner": states.process_identity()}
-            begin = time.time()
-            states.change(task.directory, "running", **facts, attempt=attempt, started=begin)
+            begin = time.monotonic()
+            outcome.reserve(task.directory)
+            states.change(task.directory, "running", **facts, attempt=attempt, started=time.time())
             write_text(task.directory / "params.yaml", yaml.safe_dump(task.parameters, sort_keys=False))
             stopped, code = self._attend(task, claim, begin)
             found = outcome.settle(task.directory, code, stopped)
@@ -183,7 +190,11 @@ class _Suite:
                 break
         record = outcome.record_end(task, found, begin)
         if record["state"] == "ok":
-            shutil.rmtree(_previous(task), ignore_errors=True)
+            shutil.rmtree(states.previous_of(task.directory), ignore_errors=True)
+        elif record["state"] != "interrupted" and (previous := states.previous_of(task.directory)).exists():
+            record["reason"] = f"{record.get('reason', '')}; the result of before is kept in {previous.name}"
+            with suppress(OSError):
+                states.change(task.directory, record["state"], reason=record["reason"])
         return record
 
     def _attend(self, task: Task, claim: int, begin: float) -> tuple[tuple[str, str] | None, int]:
@@ -203,31 +214,33 @@ class _Suite:
             )  # fmt: skip
             if self.options.jobs > 1:
                 time.sleep(STARTS_APART_S)
-        stopped = None
+        stopped, heard = None, processes.Heard(task.directory)
         while process.poll() is None:
             if stopped is None:
-                stopped = self._why_stop(task, begin)
+                stopped = self._why_stop(task, begin, heard)
                 if stopped:
                     process.send_signal(signal.SIGINT)
                     deadline = time.monotonic() + self.options.grace_s
             elif time.monotonic() > deadline or self.hurry.is_set():
                 process.kill()
-            self.watch(task, {**task.facts(), "state": "running", "started": begin, **_progress(task.directory)})
+            self.watch(task, {**task.facts(), **_progress(task.directory, begin)})
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
         processes.end_all(task.directory, gentle_s=0.5 if self.hurry.is_set() else 3.0)
         return stopped, process.returncode
 
-    def _why_stop(self, task: Task, begin: float) -> tuple[str, str] | None:
+    def _why_stop(self, task: Task, begin: float, heard: processes.Heard) -> tuple[str, str] | None:
         options = self.options
         if self.stop.is_set():
             return "interrupted", "interrupted from outside (Ctrl-C or SIGTERM)"
-        if options.timeout_s and time.time() - begin > options.timeout_s:
+        if options.timeout_s and time.monotonic() - begin > options.timeout_s:
             return "timeout", f"took longer than {options.timeout_s:g} s"
         if options.cell_timeout_s:
             cell = read_json(task.directory / ".cell.json")
-            if cell and time.time() - cell["time"] > options.cell_timeout_s:
+            if cell and time.monotonic() - cell["monotonic"] > options.cell_timeout_s:
                 return "timeout", f"one cell took longer than {options.cell_timeout_s:g} s"
+        if options.silence_s and heard.silent_s() > options.silence_s:
+            return "timeout", f"no output and no progress for {options.silence_s:g} s"
         return None
 
     def _report(self, task: Task) -> None:
@@ -236,31 +249,42 @@ class _Suite:
             try:
                 self.finished(task.directory)
             except Exception as error:
-                states.change(task.directory, states.read(task.directory)["state"], report_error=repr(error))
                 self.problems.append(f"{task.study}: the report could not be written: {error!r}")
+                (task.directory / outcome.RESERVE).unlink(missing_ok=True)
+                with suppress(OSError):
+                    states.change(task.directory, states.read(task.directory)["state"], report_error=repr(error))
+            (task.directory / outcome.RESERVE).unlink(missing_ok=True)
 
 
-def _previous(task: Task) -> Path:
-    return task.directory.with_name(f".{task.run_id}.previous")
+def _make_room(task: Task, keep: bool) -> None:
+    """Empty the run's folder; a finished result is kept aside until a better one is there.
 
-
-def _make_room(task: Task) -> None:
-    """Empty the run's folder; a finished result is kept aside until a better one is there."""
+    keep: leave what a study goes on from after it was interrupted.
+    """
     if states.read(task.directory).get("state") == "ok":
-        shutil.rmtree(_previous(task), ignore_errors=True)
-        os.replace(task.directory, _previous(task))
-    shutil.rmtree(task.directory, ignore_errors=True)
-    task.directory.mkdir(parents=True)
+        previous = states.previous_of(task.directory)
+        shutil.rmtree(previous, ignore_errors=True)
+        os.replace(task.directory, previous)
+    task.directory.mkdir(parents=True, exist_ok=True)
+    for path in task.directory.iterdir():
+        if path.name == KEPT_FOLDER and keep:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def _restore(task: Task) -> bool:
     """Put a finished result back that a forced run had set aside and, being interrupted, did not replace."""
-    if not _previous(task).exists() or states.read(task.directory).get("state") not in (None, "interrupted"):
+    previous = states.previous_of(task.directory)
+    if not previous.exists() or states.read(task.directory).get("state") not in (None, "interrupted"):
         return False
     shutil.rmtree(task.directory, ignore_errors=True)
-    os.replace(_previous(task), task.directory)
+    os.replace(previous, task.directory)
     return True
 
 
-def _progress(directory: Path) -> dict[str, Any]:
-    return {"progress": read_json(directory / "progress.json"), "cell": read_json(directory / ".cell.json")}
+def _progress(directory: Path, begin: float) -> dict[str, Any]:
+    elapsed = {"state": "running", "elapsed_s": time.monotonic() - begin}
+    return {**elapsed, "progress": read_json(directory / "progress.json"), "cell": read_json(directory / ".cell.json")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import time
@@ -45,6 +46,8 @@ def read(directory: Path) -> dict[str, Any]:
     record = read_json(directory / "run.json")
     if record.get("state") in UNFINISHED and not is_alive(record.get("runner", {})):
         reason = "the runner ended without a word (killed, or the machine went down)"
+        if (previous := previous_of(directory)).exists():
+            reason += f"; the result of before lies in {previous.name}, the same `quarl run` puts it back"
         record = {**record, "state": "interrupted", "reason": reason}
     return record
 
@@ -56,6 +59,22 @@ def change(directory: Path, state: str, /, **facts: Any) -> dict[str, Any]:
     record = {**read_json(directory / "run.json"), "state": state, **facts, "recorded": time.time()}
     write_json(directory / "run.json", record)
     return record
+
+
+def change_in_place(directory: Path, state: str, reason: str) -> dict[str, Any]:
+    """Set a run's state where the disk takes nothing new: within the bytes that its record has already."""
+    path = directory / "run.json"
+    with path.open("r+b") as file:
+        room = len(file.read())
+        text = json.dumps({"state": state, "reason": reason}).encode()[:room]
+        file.seek(0)
+        file.write(text + b" " * (room - len(text)))
+    return read_json(path)
+
+
+def previous_of(directory: Path) -> Path:
+    """Return where a finished result lies while a forced run is to replace it."""
+    return directory.with_name(f".{directory.name}.previous")
 
 
 @contextmanager

@@ -319,3 +319,77 @@ def test_grid_makes_one_run_each_and_the_index_compares_them(project):
     page = index.build(project / "outputs" / "smoke").read_text()
     assert "dice over rolls, seed" in page
     assert [f"figure {n}" in page for n in range(4)] == [True] * 4
+
+
+def test_times_are_monotonic_whatever_the_clock_says(project, monkeypatch):
+    def attend(self, task, claim, begin):
+        monkeypatch.setattr(time, "time", lambda: 1e9)  # somebody sets the clock back by years
+        (task.directory / ".outcome.json").write_text(json.dumps({"kind": "failed", "reason": "x"}))
+        return None, 1
+
+    monkeypatch.setattr(runner._Suite, "_attend", attend)
+    monkeypatch.setattr(runner._Suite, "_report", lambda self, task: None)
+    (record,) = runner.run(plan.make(project, "dice", "smoke"))
+    assert 0 <= record["duration_s"] < 60
+
+
+def test_what_an_interrupted_run_left_for_itself_is_kept_unless_forced(project, monkeypatch):
+    (task,) = plan.make(project, "dice", "smoke")
+    found = []
+
+    def attend(self, task, claim, begin):
+        found.append(sorted(str(path.relative_to(task.directory)) for path in task.directory.rglob("*.parquet")))
+        return ("interrupted", "Ctrl-C"), 1
+
+    monkeypatch.setattr(runner._Suite, "_attend", attend)
+    monkeypatch.setattr(runner._Suite, "_report", lambda self, task: None)
+    for name in ("runs/a/table.parquet", "results.parquet"):
+        (task.directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (task.directory / name).write_text("")
+    states.change(task.directory, "interrupted")
+    runner.run([task])
+    runner.run([task], runner.Options(force=True))
+    assert found == [["runs/a/table.parquet"], []]
+
+
+def test_result_of_before_is_named_and_comes_back_after_a_kill_under_force(project, monkeypatch):
+    (task,) = plan.make(project, "dice", "smoke")
+    task.directory.mkdir(parents=True)
+    states.change(task.directory, "ok", key_figure="old")
+    os.replace(task.directory, states.previous_of(task.directory))  # as a forced run leaves it when it is killed
+    gone = {**states.process_identity(), "pid": 2**22 - 1}
+    task.directory.mkdir()
+    states.change(task.directory, "running", runner=gone)
+    assert states.previous_of(task.directory).name in states.read(task.directory)["reason"]
+    (record,) = runner.run([task])
+    assert (record["state"], record["key_figure"], record["skipped"]) == ("ok", "old", True)
+
+
+def test_report_that_cannot_be_written_is_in_the_record(project, monkeypatch):
+    def attend(self, task, claim, begin):
+        (task.directory / ".outcome.json").write_text(json.dumps({"kind": "failed", "reason": "x"}))
+        return None, 1
+
+    def no_report(directory):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runner._Suite, "_attend", attend)
+    (task,) = plan.make(project, "dice", "smoke")
+    with pytest.warns(UserWarning, match="the report could not be written"):
+        runner.run([task], finished=no_report)
+    assert "No space left" in states.read(task.directory)["report_error"]
+
+
+def test_record_is_written_into_the_bytes_that_it_has(tmp_path):
+    states.change(tmp_path, "running", runner=states.process_identity(), started=1.0)
+    size = (tmp_path / "run.json").stat().st_size
+    states.change_in_place(tmp_path, "failed", "the disk is full")
+    assert (tmp_path / "run.json").stat().st_size == size
+    assert states.read(tmp_path)["state"] == "failed"
+
+
+def test_kernel_that_says_nothing_is_ended(project):
+    add_study(project, "silent", "import time\ntime.sleep(600)")
+    (task,) = plan.make(project, "silent", "smoke")
+    (record,) = runner.run([task], runner.Options(silence_s=8.0, grace_s=2.0))
+    assert (record["state"], record["reason"]) == ("timeout", "no output and no progress for 8 s")
