@@ -28,6 +28,7 @@ EVALUATION_SEED = 20_191_001  # the same starting states for every snapshot, pre
 LOOK_EVERY_S = 0.1
 ABORT_CHECK_STEPS = 64
 LONGEST_EPISODE = 100_000  # steps; Atari's longest takes 27,000
+WHEN = ["actor_steps", "learner_steps", "wall_time_s"]
 LEARNER, ACTORS = "learner", "actors"  # column `policy` of an evaluation: as it is learned, as it is deployed
 
 
@@ -97,9 +98,10 @@ def run(config: Config, link: Link) -> None:
     spec = policy_spec(config, specs.make_environment_spec(control.make(config.task, EVALUATION_SEED)))
     player = Player(config, link, spec)
     threshold = Threshold(config.stop_return, config.stop_evaluations)
-    for _, rows in player.earlier.groupby(["actor_steps", "learner_steps"]) if len(player.earlier) else ():
-        threshold.confirmed(rows[rows.policy == LEARNER].episode_return.mean())
     evaluated = -1  # learner steps of the policy played last: no policy counts twice
+    for (_, learner_steps), rows in player.earlier.groupby(WHEN[:2]) if len(player.earlier) else ():
+        threshold.confirmed(rows[rows.policy == LEARNER].episode_return.mean())
+        evaluated = learner_steps
     while not link.aborted():
         done = link.learner_done()  # before looking: what is left after that is still played
         link.beat(WAIT)
@@ -155,7 +157,7 @@ class Player:
                 return returns
             returns.append(played)
         environment.close()
-        when = {name: getattr(snapshot, name) for name in ("actor_steps", "learner_steps", "wall_time_s")}
+        when = {name: getattr(snapshot, name) for name in WHEN}
         rows = [{**when, "policy": policy, "episode": i, "episode_return": value} for i, value in enumerate(returns)]
         link.log("evaluations", rows)
         self._log_cpu_seconds()

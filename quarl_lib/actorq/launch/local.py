@@ -20,6 +20,7 @@ from quarl_lib.actorq.link import Link, read
 
 __all__ = ["RunFailed", "run", "signals_as_exceptions", "supervise", "warm_up"]
 
+SUMS = ("cpu_energy_kwh", "ram_energy_kwh", "gpu_energy_kwh", "energy_kwh", "emissions_kg", "metered_s")
 TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "cpu", "deaths", "stop")
 
 
@@ -92,8 +93,16 @@ def _meter(config: Config, link: Link) -> Iterator[Callable[[], None]]:
         ram_watts=config.ram_watts,
         carbon_grams_per_kwh=config.carbon_grams_per_kwh,
     )
+    earlier = read(link.directory, "emissions")  # of a run that this one resumes
+    spent = earlier.iloc[-1] if len(earlier) else {}
+
+    def note() -> None:
+        reading = meter.reading()
+        added = {name: reading[name] + spent[name] for name in SUMS if name in spent}  # type: ignore[operator]
+        link.log("emissions", [{**reading, **added, "wall_time_s": link.wall_time_s()}])
+
     meter.start()
     try:
-        yield lambda: link.log("emissions", [{**meter.reading(), "wall_time_s": link.wall_time_s()}])
+        yield note
     finally:
         meter.stop()

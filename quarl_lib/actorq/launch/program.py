@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,13 +77,17 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     readers = config.n_actors + len(watchers)
     weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
     link = Link(directory, config.n_actors, weights)
-    saved = checkpoint.latest(directory) if config.resume else None
+    saved, bad = checkpoint.newest_good(directory) if config.resume else (None, {})
+    for path, wrong in bad.items():
+        warnings.warn(f"checkpoint {path}: {wrong}; falling back to the one before", RuntimeWarning, stacklevel=2)
     if saved is None:
         folder.begin(link.directory)
     else:
         folder.resume(link.directory, saved)
         counters = checkpoint.read_counters(saved)
         link.resume(counters.actor_steps, counters.wall_time_s)
+        said = {"checkpoint": saved.name, "damaged": ", ".join(f"{path.name}: {wrong}" for path, wrong in bad.items())}
+        link.log("resumed", [{**dataclasses.asdict(counters), **said}])
     watched: dict[str, Any] = {"stall_s": config.stall_s, "environment": config.task}
     acting = [
         Part(f"actor-{i}", actor.run, (config, link, i), replaceable=True, actor_id=i, **watched)

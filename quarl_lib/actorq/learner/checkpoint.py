@@ -1,6 +1,6 @@
 """Checkpoints of a run: each a folder that is whole or not there.
 
-checkpoints/000001200/   learner.pt   counters.json   replay/<stamp>/
+checkpoints/000001200/   learner.pt   counters.json   replay/<stamp>/   checksums.json
 checkpoints/.replay/     where Reverb writes before its part is moved into a checkpoint
 checkpoints/.part/       the checkpoint being written; renamed when everything in it is on disk
 """
@@ -8,6 +8,7 @@ checkpoints/.part/       the checkpoint being written; renamed when everything i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 KEPT = 2
+CHECKSUMS = "checksums.json"
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,44 @@ def spool(directory: Path) -> Path:
 
 
 def latest(directory: Path) -> Path | None:
-    """Return the newest whole checkpoint of a run, None where there is none."""
-    found = sorted(path for path in folder(directory).glob("[0-9]*") if path.name.isdigit())
+    """Return the newest checkpoint of a run, None where there is none."""
+    found = _all(directory)
     return found[-1] if found else None
+
+
+def newest_good(directory: Path) -> tuple[Path | None, dict[Path, str]]:
+    """Return the newest checkpoint that is as it was written, and what is wrong with those after it."""
+    bad: dict[Path, str] = {}
+    for path in reversed(_all(directory)):
+        if not (wrong := damage(path)):
+            return path, bad
+        bad[path] = wrong
+    return None, bad
+
+
+def damage(path: Path) -> str:
+    """Return which file of a checkpoint is not as it was written; empty where all are."""
+    try:
+        checksums = json.loads((path / CHECKSUMS).read_text())
+    except (OSError, ValueError):
+        return f"{CHECKSUMS} cannot be read"
+    for name, expected in checksums.items():
+        try:
+            found = _checksum(path / name)
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if found != expected:
+            return f"{name} is truncated or corrupt"
+    return ""
+
+
+def _all(directory: Path) -> list[Path]:
+    return sorted(path for path in folder(directory).glob("[0-9]*") if path.name.isdigit())
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_counters(path: Path) -> Counters:
@@ -73,13 +110,15 @@ def write(
     random = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
     torch.save({"learner": dict(learner), "random": random}, part / "learner.pt")
     (part / "counters.json").write_text(json.dumps(dataclasses.asdict(counters)))
+    files = [path for path in part.rglob("*") if path.is_file()]
+    (part / CHECKSUMS).write_text(json.dumps({str(path.relative_to(part)): _checksum(path) for path in files}))
     for path in [*part.rglob("*"), part]:
         _flush_to_disk(path)
     if final.exists():  # a resumed run that came by the same step again
         shutil.rmtree(final)
     os.replace(part, final)
     _flush_to_disk(final.parent)
-    for old in sorted(path for path in folder(directory).glob("[0-9]*") if path.name.isdigit())[:-KEPT]:
+    for old in _all(directory)[:-KEPT]:
         shutil.rmtree(old)
     return final
 

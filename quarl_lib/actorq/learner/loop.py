@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,11 +138,16 @@ class Learner:
         self.timer.start()
 
     def save(self) -> Path:
-        """Write a checkpoint."""
+        """Write a checkpoint; never one of a learner that diverged.
+
+        Raises:
+            FloatingPointError: the loss is no longer finite.
+        """
         from quarl_lib.actorq.replay import reverb as replay
 
         link = self.link
         link.beat(CHECKPOINT)
+        self.check_finite()
         counters = checkpoint.Counters(link.actor_steps(), self.state.learner_steps, link.wall_time_s())
         path = checkpoint.write(link.directory, counters, self.state.save(), lambda: replay.checkpoint(self._address))
         self.timer.start()
@@ -155,17 +161,22 @@ class Learner:
             "learner_steps": self.state.learner_steps,
             "wall_time_s": link.wall_time_s(),
         }
-        metrics = {name: float(value) for name, value in self._metrics.items()}
-        if metrics:
+        if self._metrics:
+            metrics = {name: float(value) for name, value in self._metrics.items()}
             inserted, sampled = self._counts()
             link.log("learner", [{**now, **metrics, "inserted": inserted, "sampled": sampled}])
         link.log("timing", self.timer.rows(part="learner", actor_id=-1, precision=self.config.precision, **now))
-        if not all(map(_finite, metrics.values())):
+        self.check_finite()
+        self._logged_at = time.monotonic()
+        self.timer.reset()
+
+    def check_finite(self) -> None:
+        """Raise FloatingPointError if the last step's loss or norms are not finite."""
+        metrics = {name: float(value) for name, value in self._metrics.items()}
+        if not all(map(math.isfinite, metrics.values())):
             raise FloatingPointError(
                 f"the learner diverged at step {self.state.learner_steps}: {metrics}; lower the learning rates"
             )
-        self._logged_at = time.monotonic()
-        self.timer.reset()
 
     def _counts(self) -> tuple[int, int]:
         from quarl_lib.actorq.replay import reverb as replay
@@ -179,7 +190,3 @@ class Learner:
         if self._device.type == "cpu":
             return batch
         return Batch(*(part.to(self._device) for part in batch))
-
-
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")

@@ -25,6 +25,7 @@ from reverb import structured_writer
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Stopped
+from quarl_lib.actorq.replay.limiter import with_limits
 from quarl_lib.actorq.replay.transitions import Batch, Layout, NStep, unpack_acme, unpack_vectors
 
 REPLAY_TABLE = "replay"
@@ -44,7 +45,6 @@ class Server:
 
     def __init__(self, server: reverb.Server) -> None:
         self._server = server
-        self.port = server.port
         self.address = f"localhost:{server.port}"
 
     def stop(self) -> None:
@@ -73,12 +73,13 @@ def serve(
         signature = tf.TensorSpec([Layout(spec).size], tf.float32)
     uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
     replay = reverb.Table(REPLAY_TABLE, uniform, fifo, config.max_replay, limiter, signature=signature)
-    weights = reverb.Table(
-        WEIGHTS_TABLE, reverb.selectors.Lifo(), reverb.selectors.Fifo(), 1, reverb.rate_limiters.MinSize(1)
-    )
+    lifo, fifo = reverb.selectors.Lifo(), reverb.selectors.Fifo()
+    weights = reverb.Table(WEIGHTS_TABLE, lifo, fifo, 1, reverb.rate_limiters.MinSize(1))
     checkpointer = None
     if checkpoint_dir is not None:
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        if restore_from is not None:
+            restore_from = with_limits(restore_from, checkpoint_dir.parent / ".restored", REPLAY_TABLE, config)
         checkpointer = reverb.platform.checkpointers_lib.DefaultCheckpointer(
             str(checkpoint_dir), fallback_checkpoint_path=str(restore_from) if restore_from else None
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.actorq_training import done as cells_done
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
@@ -152,6 +154,9 @@ def lone_actors(config: Config) -> list[Setup]:
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """Train every task at every precision with every seed, one run after the other, then time a lone actor.
 
+    In a batch, what an interrupted call in the same folder finished is kept, and the run that it was in goes on from
+    its newest good checkpoint.
+
     Returns:
         One long table; its column `record` says what a row is: an "episode" of an actor, an "evaluation", "timing"
         of a stage, an "emission", an "evaluator" (its CPU seconds), a "run", a "throughput" block, or a "lone_actor":
@@ -164,7 +169,10 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
     planned = list(planned_runs(config))
     total = PARTS_OF_A_RUN * (len(planned) + (config.throughput_rounds > 0))
-    folder = Path(os.environ.get(results.RUN_DIR_VARIABLE) or results.PROJECT / "outputs/interactive/actorq_training")
+    batch = os.environ.get(results.RUN_DIR_VARIABLE)
+    folder = Path(batch or results.PROJECT / "outputs/interactive/actorq_training") / "runs"
+    if not batch:
+        shutil.rmtree(folder, ignore_errors=True)  # Run All begins anew; a runner keeps what an interrupted run left
     tables = []
     for number, training in enumerate(planned):
 
@@ -172,11 +180,13 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
             done = PARTS_OF_A_RUN * number + int(PARTS_OF_A_RUN * done / of)
             progress(min(done, total - 1), total, f"{what} seed {seed}")
 
-        options = training.options(config)
-        logged = local.run(options, folder / "runs" / training.name, progress=report)
-        tables.append(
-            training_runs.long_form(logged, options, config.thresholds[training.index], folder / "runs" / training.name)
-        )
+        options = cell.options(config)
+        table = cells_done.load(folder / cell.name, options)
+        if table is None:
+            logged = local.run(options.replace(resume=True), folder / cell.name, progress=report)
+            table = training_runs.long_form(logged, options, config.thresholds[cell.index], folder / cell.name)
+            cells_done.save(folder / cell.name, options, table)
+        tables.append(table)
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
         tables.append(training_speed.measure(lone_actors(config), config.throughput_steps, config.throughput_rounds))

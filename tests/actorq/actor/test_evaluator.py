@@ -11,6 +11,7 @@ from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
 from quarl_lib.envs import control
+from quarl_lib.inference import make_engine
 from quarl_lib.inference.pack import pack
 from quarl_lib.inference.spec import LayerWeights, Weights
 
@@ -86,3 +87,45 @@ def test_threshold_in_a_row(returns, needed, at):
     threshold = evaluator.Threshold(900.0, needed)
     confirmed = [threshold.confirmed(value) for value in returns]
     assert (confirmed.index(True) if True in confirmed else None) == at
+
+
+def test_what_the_actors_run_is_played_beside_what_is_learned(link, monkeypatch):
+    config = CONFIG.replace(precision="int2", stop_return=1e9)
+    evaluator.leave_snapshot(link.directory, policy(1.0), 100, 10, 1.0)
+    link.set_learner_done()
+    evaluator.run(config, link)
+    rows = read(link.directory, "evaluations")
+    assert rows.policy.tolist() == ["learner"] * 2 + ["actors"] * 2
+    engine = make_engine(SPEC, "int2", "numpy")
+    engine.load(evaluator.deployed(SPEC, config, policy(1.0)))
+    environment = control.make(CONFIG.task, evaluator.EVALUATION_SEED)
+    expected = [evaluator.play_episode(environment, engine, link) for _ in range(2)]
+    assert rows.episode_return[2:].tolist() == expected
+
+
+def test_one_policy_left_twice_confirms_nothing(link):
+    for steps in (100, 200):
+        evaluator.leave_snapshot(link.directory, policy(1.0), steps, 7, float(steps))
+    link.set_learner_done()
+    evaluator.run(CONFIG, link)
+    assert not link.should_stop()
+
+
+def test_a_resumed_evaluator_plays_nothing_again_and_remembers_what_passed(link):
+    evaluator.leave_snapshot(link.directory, policy(1.0), 100, 10, 1.0)
+    link.set_learner_done()
+    evaluator.run(CONFIG, link)
+    for steps in (100, 200):  # the first was logged, but not yet removed when the run was killed
+        evaluator.leave_snapshot(link.directory, policy(1.0), steps, steps // 10, float(steps))
+    evaluator.run(CONFIG, link)
+    assert read(link.directory, "evaluations").actor_steps.tolist() == [100, 100, 200, 200]
+    assert link.should_stop()
+
+
+def test_an_episode_that_never_ends_blames_the_environment(link, monkeypatch):
+    monkeypatch.setattr(evaluator, "LONGEST_EPISODE", 20)
+    engine = make_engine(SPEC, "fp32", "numpy")
+    engine.load(policy(1.0))
+    environment = control.make(CONFIG.task, 0)
+    with pytest.raises(RuntimeError, match=r"gym:CartPole-v0.*did not end within 20 steps"):
+        evaluator.play_episode(environment, engine, link, CONFIG.task)

@@ -13,9 +13,11 @@ import pytest
 from paper_settings import paper_options
 from test_failures import pid_of, processes_in, wait_until
 
-from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.actor.evaluator import leave_snapshot, waiting_snapshots
+from quarl_lib.actorq.config import PAPER_TASKS, Config, paper_config
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.program import build
+from quarl_lib.actorq.learner import checkpoint
 from quarl_lib.actorq.link import read
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 
@@ -87,14 +89,25 @@ def test_rows_of_an_earlier_run_are_forgotten(tmp_path):
 def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path):
     link = build(CARTPOLE, tmp_path).link
     link.log("episodes", [{"wall_time_s": seconds} for seconds in (1.0, 4.0, 9.0)])
-    folder = tmp_path / "checkpoints" / "000000010"
-    folder.mkdir(parents=True)
-    (folder / "counters.json").write_text('{"actor_steps": 500, "learner_steps": 10, "wall_time_s": 5.0}')
-    link = build(CARTPOLE.replace(resume=True), tmp_path).link
+    for steps, learner_steps, seconds in ((500, 10, 5.0), (700, 20, 7.0)):
+        saved = checkpoint.write(tmp_path, checkpoint.Counters(steps, learner_steps, seconds), {"w": 1}, None)
+    whole = (saved / "learner.pt").read_bytes()
+    (saved / "learner.pt").write_bytes(whole[: len(whole) // 2])
+    for seconds in (4.5, 6.0):
+        leave_snapshot(tmp_path, b"policy", int(100 * seconds), int(seconds), seconds)
+    with pytest.warns(RuntimeWarning, match=r"000000020: learner.pt is truncated or corrupt; falling back"):
+        link = build(CARTPOLE.replace(resume=True), tmp_path).link
     link.start_clock()
     assert link.actor_steps() == link.resumed_steps == 500
     assert 5.0 <= link.wall_time_s() < 5.5
     assert read(tmp_path, "episodes").wall_time_s.tolist() == [1.0, 4.0]  # what came after is played again
+    assert [snapshot.wall_time_s for snapshot in waiting_snapshots(tmp_path)] == [4.5]
+    assert checkpoint.latest(tmp_path).name == "000000010"
+    assert read(tmp_path, "resumed").checkpoint.tolist() == ["000000010"]
+    build(CARTPOLE, tmp_path)  # a new run in the same folder: nothing of the old one is left
+    assert checkpoint.latest(tmp_path) is None
+    assert not waiting_snapshots(tmp_path)
+    assert read(tmp_path, "episodes").empty
 
 
 @pytest.mark.slow

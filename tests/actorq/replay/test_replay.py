@@ -198,6 +198,32 @@ def test_checkpoint_brings_back_what_was_written(replay, server, tmp_path):
     assert sorted(np.asarray(item).tolist() for item in contents(replay, again.address, 12)) == before
 
 
+def test_a_restored_replay_holds_the_ratio_of_the_config(replay, server, tmp_path):
+    import reverb
+
+    first, steps = episode(10, seed=3)
+    old = CONFIG.replace(samples_per_insert=4.0, min_replay=2)
+    running = server(old, checkpoint_dir=tmp_path / "first")
+    write(replay.make_adder(old, running.address, SPEC), first, steps)
+    written = replay.checkpoint(running.address)
+    running.stop()
+    before = (written / "tables.tfrecord").read_bytes()
+    new = old.replace(samples_per_insert=2.0, min_replay=5)
+    again = server(new, checkpoint_dir=tmp_path / "second", restore_from=written)
+    limiter = reverb.Client(again.address).server_info(5)["replay"].rate_limiter_info
+    assert (limiter.samples_per_insert, limiter.min_size_to_sample) == (2.0, 5)
+    buffer = new.replay_error_buffer
+    assert (limiter.min_diff, limiter.max_diff) == (10.0 - buffer, 10.0 + buffer)
+    assert (written / "tables.tfrecord").read_bytes() == before  # its checksum still holds
+
+
+def test_the_log_is_quiet_about_pending_items(replay, server, capfd):
+    config = CONFIG.replace(flush_period=100)
+    first, steps = episode(600, seed=0)
+    write(replay.make_adder(config, server(config).address, SPEC), first, steps)
+    assert "pending items" not in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_writing_a_transition_costs_less_than_acmes_adder(replay, server):
     first, steps = episode(1000, seed=0)

@@ -1,0 +1,36 @@
+"""Finished cells of an interrupted study: each leaves its table, and by which options it came about."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+
+from quarl_lib.actorq import config as actorq
+from quarl_lib.files import read_json, write_atomically, write_json
+
+TABLE, MARK = "table.parquet", "done.json"
+
+
+def save(folder: Path, options: actorq.Config, table: pd.DataFrame) -> None:
+    """Keep a cell's table, then say that it is there; its checkpoints are needed no more."""
+    write_atomically(folder / TABLE, lambda path: table.to_parquet(path, index=False))
+    write_json(folder / MARK, _plain(options))
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def load(folder: Path, options: actorq.Config) -> pd.DataFrame | None:
+    """Return the table of a cell that was finished by the same options, None where there is none to be read."""
+    if read_json(folder / MARK) != _plain(options):
+        return None
+    try:
+        return pd.read_parquet(folder / TABLE)
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(options: actorq.Config) -> dict[str, object]:
+    return json.loads(json.dumps(dataclasses.asdict(options)))
