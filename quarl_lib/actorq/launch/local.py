@@ -21,7 +21,7 @@ from quarl_lib.actorq.link import Link, read
 __all__ = ["RunFailed", "run", "signals_as_exceptions", "supervise", "warm_up"]
 
 SUMS = ("cpu_energy_kwh", "ram_energy_kwh", "gpu_energy_kwh", "energy_kwh", "emissions_kg", "metered_s")
-TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "cpu", "deaths", "stop")
+TABLES = ("episodes", "timing", "learner", "evaluations", "emissions", "processes", "cpu", "deaths", "stop", "resumed")
 
 
 def run(

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from acme import specs
 
@@ -21,7 +22,9 @@ from quarl_lib.actorq.link import BROADCAST, CHECKPOINT, LEARNER_STEP, SAMPLE, L
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import publisher_of
+from quarl_lib.actorq.weights.publications import changed_share
 from quarl_lib.envs import control
+from quarl_lib.inference.layout import layout_of
 from quarl_lib.inference.pack import pack
 
 ALGORITHMS: dict[str, ModuleType] = {"d4pg": d4pg, "dqn": dqn}
@@ -71,6 +74,9 @@ class Learner:
         self._publisher = publisher_of(link)
         self._logged_at = time.monotonic()
         self._next_snapshot = link.actor_steps() // config.eval_period * config.eval_period
+        self._layout = layout_of(self._spec, config.weights_precision)
+        self._before: np.ndarray | None = None  # the last publication, where the next is to be compared with it
+        self._changed: float | None = None
         self._last_snapshot = -1  # learner steps of the policy left last
         self._metrics: dict[str, torch.Tensor] = {}
 
@@ -119,6 +125,17 @@ class Learner:
         self._publisher.publish(buffer)
         self.link.note_publication()
         self.timer.lap("broadcast")
+        self._note_change(buffer)
+
+    def _note_change(self, buffer: memoryview) -> None:
+        """Compare two publications in a row, once between two rows: 8 MB of codes take milliseconds."""
+        codes = np.frombuffer(buffer, np.uint8)
+        if self._before is not None:
+            self._changed = changed_share(self._layout, self._spec.num_weights, codes, self._before)
+            self._before = None
+        elif self._changed is None:
+            self._before = codes.copy()
+        self.timer.start()
 
     def leave_snapshot_if_due(self) -> None:
         """Leave the fp32 policy for the evaluator when the actors passed the next multiple of `eval_period`."""
@@ -164,7 +181,11 @@ class Learner:
         if self._metrics:
             metrics = {name: float(value) for name, value in self._metrics.items()}
             inserted, sampled = self._counts()
-            link.log("learner", [{**now, **metrics, "inserted": inserted, "sampled": sampled}])
+            link.log(
+                "learner",
+                [{**now, **metrics, "inserted": inserted, "sampled": sampled, "changed_share": self._changed}],
+            )
+            self._changed = None
         link.log("timing", self.timer.rows(part="learner", actor_id=-1, precision=self.config.precision, **now))
         self.check_finite()
         self._logged_at = time.monotonic()

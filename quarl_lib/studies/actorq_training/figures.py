@@ -107,6 +107,11 @@ def busy_panels(summary: pd.DataFrame) -> Figure:
 
 def lone_actor_panels(speed: pd.DataFrame) -> Figure:
     """Draw steps a second of a lone actor, a panel per task, with each ratio to fp32 (or to the authors' recipe)."""
+    if not len(speed):
+        figure, ax = plt.subplots(figsize=(7.5, 1.0))
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "left out: throughput_rounds is 0", ha="center", va="center")
+        return figure
     tasks = list(dict.fromkeys(speed.task))
     if not tasks:
         figure, ax = plt.subplots(figsize=(7.5, 1.0))

@@ -15,10 +15,11 @@ from quarl_lib.metrics import running_mean
 
 RECORDS = {
     "episodes": "episode", "evaluations": "evaluation", "timing": "timing", "emissions": "emission",
-    "learner": "learner",
+    "learner": "learner", "deaths": "death", "resumed": "resumed",
 }  # fmt: skip
 WINDOW = 10  # episodes of the paper's running mean
 PAPER_SHARE = 0.95  # the paper measures to 95 % of the best fp32 return
+AGES = ("weights_age_steps", "weights_age_s", "changed_share")
 RUN_KEYS = ["task", "algorithm", "precision", "seed"]
 
 
@@ -48,19 +49,35 @@ def long_form(
 
 def records(table: pd.DataFrame, record: str) -> pd.DataFrame:
     """Return the rows of one kind, without the columns that it does not have."""
-    return table[table.record == record].dropna(axis=1, how="all").drop(columns="record").reset_index(drop=True)
+    return table[table.record == record].drop(columns="record").dropna(axis=1, how="all").reset_index(drop=True)
+
+
+def evaluations(table: pd.DataFrame, policy: str = "learner") -> pd.DataFrame:
+    """Return the evaluator's episodes of the policy as the "learner" has it, or as the "actors" run it.
+
+    Actors that run it in fp32 run the learner's own.
+    """
+    rows = records(table, "evaluation")
+    if "policy" not in rows:
+        return rows
+    alike = rows.precision == "fp32" if policy == "actors" and not (rows.policy == "actors").any() else False
+    return rows[(rows.policy == policy) | alike].reset_index(drop=True)
 
 
 def episodes(table: pd.DataFrame) -> pd.DataFrame:
     """Return all episodes, the evaluator's as those of actor -1."""
-    played = pd.concat([records(table, "episode"), records(table, "evaluation").assign(actor_id=-1)], ignore_index=True)
+    played = pd.concat([records(table, "episode"), evaluations(table).assign(actor_id=-1)], ignore_index=True)
     columns = [*RUN_KEYS, "actor_id", "actor_steps", "wall_time_s", "episode_return"]
     return played.reindex(columns=columns).sort_values(["task", "precision", "seed", "wall_time_s"], ignore_index=True)
 
 
 def curves(table: pd.DataFrame) -> pd.DataFrame:
     """Return the convergence curves: the evaluator's episodes with the running mean over ten of them."""
-    rows = records(table, "evaluation").sort_values([*RUN_KEYS, "actor_steps", "episode"], ignore_index=True)
+    return _running(evaluations(table))
+
+
+def _running(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows.sort_values([*RUN_KEYS, "actor_steps", "episode"], ignore_index=True)
     grouped = rows.groupby(RUN_KEYS, sort=False).episode_return
     rows["running_return"] = grouped.transform(lambda values: running_mean(values, WINDOW))
     return rows
@@ -74,7 +91,8 @@ def reduce(table: pd.DataFrame) -> pd.DataFrame:
     for keys, run in table[~table.record.isin(["throughput", "lone_actor"])].groupby(RUN_KEYS, sort=False):
         facts = records(run, "run").iloc[0]
         threshold = facts.threshold or _paper_threshold(best, keys[0])
-        steps, seconds = reached(records(run, "evaluation"), threshold, int(facts.needed))
+        steps, seconds = reached(evaluations(run), threshold, int(facts.needed))
+        quantized = evaluations(run, "actors")
         reduced.append(
             {
                 **dict(zip(RUN_KEYS, keys, strict=True)),
@@ -82,6 +100,9 @@ def reduce(table: pd.DataFrame) -> pd.DataFrame:
                 "threshold": threshold,
                 "steps": steps,
                 "seconds": seconds,
+                "best_return_quantized": _running(quantized).running_return.max(),
+                "seconds_quantized": reached(quantized, threshold, int(facts.needed))[1],
+                **ages(run),
                 **energy_until(records(run, "emission"), records(run, "evaluator"), seconds),
                 **busy(records(run, "timing"), int(facts.n_actors)),
             }
@@ -96,6 +117,9 @@ def _paper_threshold(best: pd.Series, task: str) -> float:
 
 def reached(evaluations: pd.DataFrame, threshold: float, needed: int) -> tuple[float, float]:
     """Return actor steps and seconds of the first of `needed` snapshots in a row with that mean return; NaN if none."""
+    if "learner_steps" in evaluations:  # a policy counts once, at its first evaluation
+        first = evaluations.groupby("learner_steps").actor_steps.transform("min")
+        evaluations = evaluations[evaluations.actor_steps == first]
     points = evaluations.groupby(["actor_steps", "wall_time_s"]).episode_return.mean().sort_index()
     in_a_row = 0
     for index, value in enumerate(points):
@@ -140,6 +164,35 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
         "actor_busy": working / actors.sum(),
         "actor_us_per_step": 1e6 * working / steps,
     }
+
+
+def ages(run: pd.DataFrame) -> dict[str, float]:
+    """Return the median age of the weights that actors ran, in steps of all actors and seconds, and what changed.
+
+    `changed_share` is the median share of weight codes that differ between two publications. NaN where nothing was
+    noted, as in a run that ended within half a second.
+    """
+    timing, learner = run[(run.record == "timing") & (run.part == "actor")], run[run.record == "learner"]
+    found = {name: timing[name] for name in ("weights_age_steps", "weights_age_s") if name in timing}
+    found |= {"changed_share": learner.changed_share} if "changed_share" in learner else {}
+    return {name: float(found[name].median()) if name in found else math.nan for name in AGES}
+
+
+def paired_ratio(numerators: pd.Series, denominators: pd.Series, confidence: float = 0.95) -> Interval:
+    """Return the geometric mean of paired ratios with the t interval of their logarithms, NaN for fewer than two pairs.
+
+    A bootstrap of three seeds would be far too sure of itself.
+    """
+    from scipy import stats
+
+    if not len(numerators):
+        return Interval(math.nan, math.nan, math.nan)
+    logs = np.log(numerators.to_numpy(float)) - np.log(denominators.to_numpy(float))
+    estimate = float(logs.mean())
+    half = math.nan
+    if len(logs) > 1:
+        half = float(stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    return Interval(math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half))
 
 
 def stages(table: pd.DataFrame) -> pd.DataFrame:

@@ -60,6 +60,20 @@ def energy(summary: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
+def deployed(summary: pd.DataFrame) -> str:
+    """Say how old the weights were that actors ran, and what the policy is worth at their precision."""
+    parts = []
+    for row in summary.itertuples():
+        reached = row.seconds_to_threshold_quantized
+        when = f"after {reached:.1f} s" if reached == reached else "not twice in a row"
+        parts.append(
+            f"{row.task} {row.precision}: as deployed, best return {row.best_return_quantized:.4g} (learned: "
+            f"{row.best_return:.4g}), threshold reached {when}; actors' weights were {row.weights_age_steps:.0f} steps "
+            f"({row.weights_age_s:.2f} s) old at the median, {row.changed_share:.0%} of their codes new each time."
+        )
+    return " ".join(parts)
+
+
 def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
     """Return what the paper's Table 4 has of these runs, a row per figure: the paper's, ours, and what differs."""
     rows = []
@@ -86,8 +100,8 @@ def paper_tasks() -> pd.DataFrame:
 def speed_verdict(speed: pd.DataFrame) -> str:
     """Say how much faster a lone actor is than with fp32, and than with the authors' recipe."""
     if not len(speed):
-        return "The lone actor was left out."
-    ours, theirs = speed[speed.design == "packed"], speed[speed.design == "authors"]
+        return "The lone actor was left out: throughput_rounds is 0."
+    ours = speed[speed.design == "packed"].set_index(["task", "precision", "update_period"])
     parts = []
     for task, rows in ours[(ours.precision != "fp32") & ours.over_fp32.notna()].groupby("task", sort=False):
         gains = [f"{row.precision} {_interval(row, 'over_fp32')}" for _, row in rows.iterrows()]

@@ -26,9 +26,9 @@ from quarl_lib.studies.common.training import training_options
 SUMMARY_COLUMNS = (
     "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
-    "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
-    "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "paper_return", "paper_seconds", "paper_speedup",
-    "paper_co2_ratio",
+    "co2_ratio", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy", "actor_busy", "actor_us_per_step",
+    "speedup_if_actor_bound", "best_return_quantized", "seconds_to_threshold_quantized", "weights_age_steps",
+    "weights_age_s", "changed_share", "paper_return", "paper_seconds", "paper_speedup", "paper_co2_ratio",
 )  # fmt: skip
 PARTS_OF_A_RUN = 100  # steps of progress per run
 
@@ -199,7 +199,8 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
 
     Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
     to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
-    fp32 over this precision; `speedup` and `co2_ratio` have their 95 % intervals (NaN for one seed). Energy is CPU and
+    fp32 over this precision; `speedup` has the 95 % t interval of the log ratios (NaN for one seed). `..._quantized` is
+    the same policy as the actors run it, played by their engine. Energy is CPU and
     RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
     """
     runs = training_runs.reduce(table)
@@ -233,9 +234,10 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "actor_busy": group.actor_busy.median(),
                 "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
                 "actor_us_per_step": group.actor_us_per_step.median(),
-                "speedup_if_actor_bound": paired_ratio(
-                    everywhere.actor_us_per_step_fp32, everywhere.actor_us_per_step
-                ).estimate,
+                "speedup_if_actor_bound": fp32.actor_us_per_step.median() / group.actor_us_per_step.median(),
+                "best_return_quantized": group.best_return_quantized.median(),
+                "seconds_to_threshold_quantized": group.seconds_quantized.median(),
+                **{name: group[name].median() for name in training_runs.AGES},
                 **_paper(task, precision),
             }
         )

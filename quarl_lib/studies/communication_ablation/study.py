@@ -127,7 +127,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
             logged = local.run(options, Path(directory), part(number), [watcher], metered=False)
             seen = read(Path(directory), "publications")
-        for record, rows in (("evaluation", logged["evaluations"]), ("publication", seen)):
+        learned = logged["evaluations"].query("policy == 'learner'")
+        for record, rows in (("evaluation", learned), ("publication", seen)):
             tables.append(rows.assign(record=record, update_period=options.update_period, seed=options.seed))
     progress(total, total, "measured")
     return pd.concat(tables, ignore_index=True)
