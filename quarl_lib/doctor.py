@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -18,12 +19,15 @@ from quarl_lib import provenance
 from quarl_lib.suite import catalog
 
 EXTRAS = {
-    "actorq": ("reverb", "tensorflow", "dm_control", "acme", "codecarbon"),
+    "actorq": ("reverb", "tensorflow", "dm_control", "mujoco", "acme", "codecarbon"),
     "engines": ("onnx", "onnxruntime"),
+    "mujoco": ("mujoco", "imageio"),
     "box2d": ("Box2D",),
     "atari": ("ale_py", "cv2"),
     "bullet": ("pybullet", "pybullet_envs_gymnasium"),
 }
+GL_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "glfw"}
+GL_TIMEOUT_S = 30.0
 RAPL = Path("/sys/class/powercap")
 LEAST_MEMORY_GIB, LEAST_DISK_GIB = 4.0, 1.0
 
@@ -133,11 +137,25 @@ def _machine(project: Path) -> Iterator[Finding]:
 
 def _display() -> Iterator[Finding]:
     chosen = os.environ.get("MUJOCO_GL", "")
-    able = [name for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if ctypes.util.find_library(library)]
-    able += ["glfw"] if os.environ.get("DISPLAY") else []
+    able = [name for name in GL_LIBRARIES if _draws(name)]
     remedy = "" if able else "only pictures of environments need one: apt-get install libegl1 or libosmesa6"
-    found = f"{', '.join(able) or 'none'}; MUJOCO_GL={chosen or 'not set'}"
+    found = f"works: {', '.join(able) or 'none'}; MUJOCO_GL={chosen or 'not set'}"
     yield Finding("GL backend", "ok" if able else "note", found, remedy)
+
+
+def _draws(backend: str) -> bool:
+    """Say whether MuJoCo draws with a GL backend: it is tried, in a process of its own, since one process has one."""
+    if importlib.util.find_spec("mujoco") is None or not ctypes.util.find_library(GL_LIBRARIES[backend]):
+        return False
+    if backend == "glfw" and not os.environ.get("DISPLAY"):
+        return False
+    code = "import mujoco; mujoco.GLContext(8, 8).make_current()"
+    environment = {**os.environ, "MUJOCO_GL": backend}
+    try:
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=GL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def _energy() -> Iterator[Finding]:

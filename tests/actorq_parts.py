@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from quarl_lib.actorq.launch.program import Part, Program
 from quarl_lib.actorq.link import ENV_STEP, SAMPLE, Link
@@ -99,7 +100,7 @@ def program(
     """Build a program of such parts."""
     link = Link(directory, len(actors))
     link.weights = SharedBlock(1 << 20)  # type: ignore[assignment]  # held by every process, as real weights are
-    watched = {"stall_s": stall_s, "environment": "gym:Test-v0"}
+    watched: dict[str, Any] = {"stall_s": stall_s, "environment": "gym:Test-v0"}
     parts = [Part("learner", learner, (link,), ends_run=True, **watched)]
     parts += [
         Part(f"actor-{i}", function, (link, i), replaceable=True, actor_id=i, grace_s=2.0, **watched)

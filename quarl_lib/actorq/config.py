@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 
-from quarl_lib.envs import control
+from quarl_lib.envs import control, registry
 from quarl_lib.inference import PRECISIONS
+from quarl_lib.inference.engines import BACKENDS
 
 ALGORITHMS = ("d4pg", "dqn")
 TRANSPORTS = ("shared_memory", "reverb")
 ADDERS = ("structured", "acme")
+BACKEND_NAMES = ("auto", *BACKENDS)
+MAX_ACTORS = 10_000  # each is a process; the broadcast could number a hundred times as many
 
 
 def _require(condition: bool, name: str, value: object, remedy: str) -> None:
@@ -31,6 +35,7 @@ class Config:
     task: str = "dm_control:cartpole:balance"
     algorithm: str = "d4pg"
     seed: int = 0
+    import_modules: tuple[str, ...] = ()  # imported in every process first: they register environments
 
     # Precision of the actors, of what travels to them ("same": as the actors'), and how it travels.
     precision: str = "fp32"
@@ -98,6 +103,7 @@ class Config:
     carbon_grams_per_kwh: float = 475.0
 
     def __post_init__(self) -> None:
+        registry.import_modules(self.import_modules)
         control.check_task(self.task)
         self._check_choices()
         self._check_numbers()
@@ -133,7 +139,7 @@ class Config:
     def _check_choices(self) -> None:
         for name, allowed in (
             ("algorithm", ALGORITHMS), ("precision", PRECISIONS), ("communication_precision", ("same", *PRECISIONS)),
-            ("transport", TRANSPORTS), ("adder", ADDERS),
+            ("transport", TRANSPORTS), ("adder", ADDERS), ("backend", BACKEND_NAMES),
         ):  # fmt: skip
             value = getattr(self, name)
             _require(value in allowed, name, value, f"choose one of {', '.join(allowed)}")
@@ -151,6 +157,9 @@ class Config:
         ):  # fmt: skip
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "give a whole number of at least 1")
+        _require(self.n_actors <= MAX_ACTORS, "n_actors", self.n_actors, f"give at most {MAX_ACTORS}")
+        _require(not math.isnan(self.stop_return), "stop_return", self.stop_return, "give a number, or inf for none")
+        _require(self.stall_s > 0, "stall_s", self.stall_s, "give seconds above 0, more than any step takes")
         for name in ("checkpoint_every", "seed"):
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 0, name, value, "give a whole number of at least 0")
@@ -167,7 +176,6 @@ class Config:
         ):
             value = getattr(self, name)
             _require(math.isfinite(value) and value >= 0, name, value, "give a number of at least 0")
-        _require(self.stall_s > 0, "stall_s", self.stall_s, "give seconds above 0, more than any step takes")
         _require(0 <= self.discount <= 1, "discount", self.discount, "give a number in [0, 1]")
         _require(0 <= self.epsilon_min <= self.epsilon_max <= 1, "epsilon_min", self.epsilon_min,
                  f"give 0 <= epsilon_min <= epsilon_max <= 1 (epsilon_max={self.epsilon_max})")  # fmt: skip
@@ -187,7 +195,18 @@ class Config:
             _require(2 * self.error_buffer >= self.batch_size, "error_buffer", self.error_buffer,
                      f"no batch could be sampled; give at least half of batch_size={self.batch_size}")  # fmt: skip
 
+    def _check_device(self) -> None:
+        if self.device in ("auto", "cpu"):
+            return
+        remedy = "choose auto, cpu, cuda or cuda:<number>"
+        _require(bool(re.fullmatch(r"cuda(:\d+)?", str(self.device))), "device", self.device, remedy)
+        import torch  # only where a GPU is asked for
+
+        count, wanted = torch.cuda.device_count(), int(self.device.partition(":")[2] or 0)
+        _require(wanted < count, "device", self.device, f"this machine has {count} CUDA devices; choose auto or cpu")
+
     def _check_learner(self) -> None:
+        self._check_device()
         _require(isinstance(self.num_atoms, int) and 2 <= self.num_atoms <= 1001, "num_atoms", self.num_atoms,
                  "a distribution needs 2 to 1001 atoms; the paper's D4PG has 51")  # fmt: skip
         finite = math.isfinite(self.vmin) and math.isfinite(self.vmax)

@@ -1,12 +1,13 @@
 """Control tasks by name, each as a dm_env environment with one float32 observation vector.
 
-`"dm_control:<domain>:<task>"` or `"gym:<id>"`. Continuous actions are canonical, in [-1, 1]; discrete ones are
-counted from 0.
+`"dm_control:<domain>:<task>"`, `"gym:<id>"`, or `"gym:<module>:<id>"`, whose module is imported first. Continuous
+actions are canonical, in [-1, 1]; discrete ones are counted from 0.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ import gymnasium
 import numpy as np
 from dm_env import specs
 
+from quarl_lib.envs import registry
+
+INSTALL = "pip install -c constraints.txt -e '.[actorq]'"
 # CartPole-v0 is asked for on purpose: its 200 steps are the paper's.
 warnings.filterwarnings("ignore", message=r".*environment CartPole-v0 is out of date")
 
@@ -30,7 +34,7 @@ def make(task: str, seed: int, flat: bool = True) -> dm_env.Environment:
         flat: False leaves dm_control's observation a dict of float32 arrays, as Acme's own agents see it.
 
     Raises:
-        ValueError: unknown task, or (on a step) an observation that is not finite.
+        ValueError: unknown task, or (on a step) an observation or reward that is not finite.
     """
     check_task(task)
     suite, _, name = task.partition(":")
@@ -53,30 +57,33 @@ def check_task(task: str) -> None:
             raise ValueError(f"task={task!r}: domain {domain!r} has the tasks {', '.join(known[domain])}")
     elif suite == "gym":
         try:
-            gymnasium.spec(name)
+            gymnasium.spec(registry.registered_name(name))
         except gymnasium.error.Error as error:
-            raise ValueError(f"task={task!r}: gymnasium does not know {name!r} ({error})") from error
+            raise ValueError(
+                f"task={task!r}: gymnasium does not know {name!r} ({error}); for one of your own "
+                "write gym:<module>:<id>"
+            ) from error
     else:
         raise ValueError(f"task={task!r}: write dm_control:<domain>:<task> or gym:<id>")
 
 
-@functools.cache
 def is_discrete(task: str) -> bool:
-    """Say whether a task's actions are counted (True) or a vector (False)."""
-    if task.startswith("dm_control:"):
-        return False
-    environment = gymnasium.make(task.partition(":")[2])
-    try:
-        return isinstance(environment.action_space, gymnasium.spaces.Discrete)
-    finally:
-        environment.close()
+    """Say whether a task's actions are counted (True) or a vector (False).
+
+    Raises:
+        ValueError: they are neither.
+    """
+    suite, _, name = task.partition(":")
+    return suite == "gym" and registry.kind_of_actions(name) == "discrete"
 
 
 def _suite() -> Any:
     # Chosen before the import: without a display the default backend warns, and training never renders.
     os.environ.setdefault("MUJOCO_GL", "disabled")
-    from dm_control import suite
-
+    try:
+        from dm_control import suite
+    except ImportError as error:
+        raise ValueError(f"dm_control cannot be imported ({error}); {INSTALL}") from error
     return suite
 
 
@@ -113,6 +120,11 @@ def _check_finite(vector: np.ndarray, task: str) -> None:
     if not np.isfinite(vector.sum()):
         where = np.flatnonzero(~np.isfinite(vector)).tolist()
         raise ValueError(f"task={task!r}: its observation is not finite at {where[:10]}; mend the environment")
+
+
+def _check_reward(reward: Any, task: str) -> None:
+    if not math.isfinite(reward):
+        raise ValueError(f"task={task!r}: its reward is {reward}; mend the environment")
 
 
 class _Float32Environment(dm_env.Environment):
@@ -162,6 +174,8 @@ class ControlEnvironment(_Float32Environment):
 
     def _convert(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         step_type, reward, discount, observation = timestep
+        if reward is not None:
+            _check_reward(reward, self._task)
         vector: Any = self._flatten(observation)
         _check_finite(vector, self._task)
         if not self._flat:
@@ -178,7 +192,7 @@ class GymEnvironment(_Float32Environment):
     """A gymnasium environment as dm_env; cut off by its time limit, an episode ends with discount 1."""
 
     def __init__(self, name: str, seed: int) -> None:
-        self._environment = gymnasium.make(name, disable_env_checker=True)
+        self._environment = gymnasium.make(registry.registered_name(name), disable_env_checker=True)
         self._task, self._seed = f"gym:{name}", seed
         self._seeded = self._running = False
         space, action = self._environment.observation_space, self._environment.action_space
@@ -211,6 +225,7 @@ class GymEnvironment(_Float32Environment):
             return self.reset()
         chosen = int(action) + self._start if self._discrete else self._low + (action + 1.0) * self._half
         observation, reward, terminated, truncated, _ = self._environment.step(chosen)
+        _check_reward(reward, self._task)
         ended = terminated or truncated
         self._running = not ended
         step_type = dm_env.StepType.LAST if ended else dm_env.StepType.MID

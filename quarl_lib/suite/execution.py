@@ -24,6 +24,7 @@ from typing import Any
 from quarl_lib.files import read_json, write_json
 
 GRACE_S = 10.0
+SCRATCH_PREFIX = "quarl-"
 PARTIAL_NOTEBOOK = ".notebook.running.ipynb"
 
 
@@ -35,7 +36,7 @@ def execute(directory: Path) -> dict[str, Any]:
     from papermill.exceptions import PapermillExecutionError
 
     record = read_json(directory / "run.json")
-    sockets = tempfile.mkdtemp(prefix="quarl-")
+    sockets = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
     stopping = _Stopper()
 
     class OwnKernel(AsyncKernelManager):
@@ -118,6 +119,9 @@ class _Stopper:
         from quarl_lib.suite import processes
 
         processes.end_all(Path(os.environ["QUARL_RUN_DIR"]))
+        scratch = Path(tempfile.gettempdir())
+        if scratch.name.startswith(SCRATCH_PREFIX):  # the runner made it and can remove it no more
+            shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -22,7 +23,7 @@ import yaml
 from quarl_lib import provenance
 from quarl_lib.files import KEPT_FOLDER, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_text
 from quarl_lib.suite import outcome, processes, states
-from quarl_lib.suite.execution import GRACE_S
+from quarl_lib.suite.execution import GRACE_S, SCRATCH_PREFIX
 from quarl_lib.suite.plan import Task
 
 POLL_S = 0.1
@@ -201,7 +202,9 @@ class _Suite:
         """Start the run's process and stay with it; return why it was stopped, if it was, and its exit code."""
         share = str(max(1, provenance.usable_cores() // self.options.jobs))
         environment = {name: share for name in THREAD_VARIABLES} | os.environ
+        scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)  # all that the run leaves in temporary folders goes with it
         environment |= {
+            "TMPDIR": scratch,
             provenance.CORES_VARIABLE: share,
             RUN_DIR_VARIABLE: str(task.directory),
             RUN_ID_VARIABLE: task.run_id,
@@ -227,6 +230,7 @@ class _Suite:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
         processes.end_all(task.directory, gentle_s=0.5 if self.hurry.is_set() else 3.0)
+        shutil.rmtree(scratch, ignore_errors=True)
         return stopped, process.returncode
 
     def _why_stop(self, task: Task, begin: float, heard: processes.Heard) -> tuple[str, str] | None:

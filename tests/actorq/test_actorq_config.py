@@ -38,6 +38,13 @@ from quarl_lib.actorq.config import Config
         ({"max_seconds": float("inf")}, "max_seconds", "at least 0"),
         ({"seed": -1}, "seed", "at least 0"),
         ({"batch_size": 6.4}, "batch_size", "whole number"),
+        ({"backend": "warp"}, "backend", "onnxruntime"),
+        ({"device": "gpu"}, "device", "cuda"),
+        ({"device": "cuda:99"}, "device", "choose auto or cpu"),
+        ({"n_actors": 1_000_000}, "n_actors", "at most 10000"),
+        ({"stop_return": float("nan")}, "stop_return", "inf for none"),
+        ({"stall_s": 0.0}, "stall_s", "above 0"),
+        ({"import_modules": ("no_such_module",)}, "import_modules", "install its package"),
     ],
 )
 def test_refused(changes, name, remedy):

@@ -187,6 +187,12 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
         tick()
         return action
 
+    if not flat and isinstance(environment_spec.actions, specs.DiscreteArray):
+        counted = explore  # Acme's adder writes what the spec says, an int32
+
+        def explore(action: Any) -> Any:
+            return np.int32(counted(action))
+
     if not flat and isinstance(environment_spec.observations, dict):
         flatten = control.Flattener(environment_spec.observations)
 
@@ -206,9 +212,9 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     try:
         while not link.should_stop() and link.actor_steps() < config.actor_steps:
             link.beat(ENV_RESET)
-            played, steps, ended = run_episode(environment, select_action, adder, timer, progress.after_step)
+            played, steps, ended = run_episode(environment, select_action, adder, timer, callback.after_step)
             if ended:
-                progress.after_episode(played, steps)
+                callback.after_episode(played, steps)
         link.beat(OBSERVE)
         adder.flush()
     except Stopped:

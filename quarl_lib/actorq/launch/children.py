@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -18,6 +19,7 @@ import types
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver, util
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from quarl_lib.actorq.link import START, Link, Stopped
@@ -30,11 +32,18 @@ _context = multiprocessing.get_context("forkserver")
 
 
 def start(
-    name: str, function: Callable[..., None], link: Link, arguments: tuple[Any, ...], beat_slot: int
+    name: str,
+    function: Callable[..., None],
+    link: Link,
+    arguments: tuple[Any, ...],
+    beat_slot: int,
+    prepare: Callable[[], None],
 ) -> BaseProcess:
     """Start a part's process, whose heartbeat is to be in `beat_slot` of the board."""
-    scratch = util.get_temp_dir()  # type: ignore[attr-defined]  # where multiprocessing keeps the fork server's socket
-    arguments = (name, function, link, arguments, beat_slot, scratch)
+    scratch = [util.get_temp_dir()]  # type: ignore[attr-defined]  # where multiprocessing keeps the fork server's socket
+    if link.directory.parent == Path(tempfile.gettempdir()) and link.directory.name.startswith("quarl-"):
+        scratch.append(str(link.directory))
+    arguments = (name, function, link, arguments, beat_slot, scratch, prepare)
     process = _context.Process(target=run_part, args=arguments, daemon=True)
     with _without_main_module():
         process.start()
@@ -47,12 +56,14 @@ def run_part(
     link: Link,
     arguments: tuple[Any, ...],
     beat_slot: int,
-    scratch: str,
+    scratch: list[str],
+    prepare: Callable[[], None],
 ) -> None:
     """Run one part in its own process: its own log, deaf to Ctrl-C, gone when its caller is.
 
     Args:
-        scratch: a folder of the caller's that is removed should the caller be killed.
+        scratch: temporary folders of the caller's, removed should the caller be killed.
+        prepare: called first; brings the environment's registration.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor says what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -63,13 +74,14 @@ def run_part(
     os.dup2(log, 1)
     os.dup2(log, 2)
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # where it hangs, should the supervisor ask
-    _compute_undisturbed()
+    _schedule_as_batch()
     gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
     threading.Thread(target=_end_with_parent, args=(link, scratch), daemon=True).start()
     cpu_before: list[float] = []
     threading.Thread(target=_note_cpu, args=(link, cpu_before), daemon=True).start()
     code = 0
     try:
+        prepare()
         function(*arguments)
         if cpu_before:
             link.log("cpu", [{"part": name, "cpu_s": time.process_time() - cpu_before[0]}])
@@ -84,6 +96,9 @@ def run_part(
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
+    parent = multiprocessing.parent_process()
+    if parent is not None and connection.wait([parent.sentinel], timeout=0):
+        _remove(scratch)
     os._exit(code)  # the threads of Reverb and TensorFlow would hold an ordinary exit up
 
 
@@ -99,14 +114,20 @@ def _schedule_as_batch() -> None:
                 os.sched_setscheduler(int(thread), os.SCHED_BATCH, os.sched_param(0))
 
 
-def _end_with_parent(link: Link, scratch: str) -> None:
+def _end_with_parent(link: Link, scratch: list[str]) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
         link.abort()
-        shutil.rmtree(scratch, ignore_errors=True)  # a caller that was killed could not
         time.sleep(PARENT_GRACE_S)
+        _remove(scratch)
         os._exit(1)
+
+
+def _remove(scratch: list[str]) -> None:
+    """Remove what a caller that was killed could not."""
+    for folder in scratch:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _note_cpu(link: Link, cpu_before: list[float]) -> None:
@@ -120,6 +141,8 @@ def warm_up() -> None:
     """Start the server that forks the parts, and wait until it has imported what they need."""
     variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MUJOCO_GL": "disabled",
                  "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}  # fmt: skip
+    # torch makes this folder on import; here it goes with multiprocessing's own.
+    variables["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(util.get_temp_dir(), "torchinductor")  # type: ignore[attr-defined]
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -61,7 +61,8 @@ def supervise(
     Raises:
         RunFailed: as for `run`.
     """
-    supervisor, link, total = Supervisor(program.link, program.update_period), program.link, program.actor_steps
+    supervisor = Supervisor(program.link, program.update_period, program.prepare)
+    link, total = program.link, program.actor_steps
     link.start_clock()
     called_at = 0.0  # the first time at once: what is metered later has a beginning
     try:
@@ -85,8 +86,10 @@ def supervise(
 @contextlib.contextmanager
 def _meter(config: Config, link: Link) -> Iterator[Callable[[], None]]:
     """Measure the energy of this process and its children; the readings go to the table `emissions`."""
-    from quarl_lib.actorq import carbon
-
+    try:
+        from quarl_lib.actorq import carbon
+    except ImportError as error:
+        raise ValueError(f"energy cannot be metered: {error}; pip install -c constraints.txt -e '.[actorq]'") from error
     meter = carbon.Meter(
         link.directory / "emissions.csv",
         cpu_watts=config.cpu_watts,

@@ -7,13 +7,15 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.launch.children import nothing
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast
-from quarl_lib.envs import control
+from quarl_lib.envs import control, registry
 
 Watcher = Callable[[Config, Link, int], None]
 
@@ -47,6 +49,7 @@ class Program:
     """All parts of one run in the order in which they start, what joins them, and what its progress is called.
 
     update_period: actor steps between two pulls; 0 where no actor pulls.
+    prepare: called first in every process; brings the environment's registration.
     """
 
     parts: tuple[Part, ...]
@@ -54,6 +57,7 @@ class Program:
     actor_steps: int
     label: str
     update_period: int = 0
+    prepare: Callable[[], None] = nothing
 
 
 def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), evaluated: bool = True) -> Program:
@@ -73,6 +77,8 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     from quarl_lib.actorq.learner import checkpoint
     from quarl_lib.actorq.learner import loop as learner
 
+    registration = registry.own_registration(config.task, config.import_modules)
+    prepare = partial(registry.prepare, config.import_modules, registration)
     num_bytes = weights_bytes(config)
     readers = config.n_actors + len(watchers)
     weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
@@ -99,7 +105,7 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
         *([Part("evaluator", evaluator.run, (config, link), grace_s=math.inf, **watched)] if evaluated else []),
         *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
     )
-    return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}", config.update_period)
+    return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}", config.update_period, prepare)
 
 
 def weights_bytes(config: Config) -> int:

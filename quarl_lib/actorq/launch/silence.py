@@ -8,10 +8,11 @@ from multiprocessing import forkserver
 
 import psutil
 
-from quarl_lib.actorq.link import CHECKPOINT, NOTHING, START, Link
+from quarl_lib.actorq.link import CHECKPOINT, NOTHING, SAMPLE, START, Link
 
 LONGEST_LOOK_S = 1.0  # while the supervisor itself was stopped, nobody's silence counts
-PATIENCE_S = {NOTHING: 90.0, START: 90.0, CHECKPOINT: 270.0}  # on top of stall_s: imports, a large replay
+# On top of stall_s: imports, a sampler that waits for a slow or hung actor (up to 7 s seen), a large replay.
+PATIENCE_S = {NOTHING: 90.0, START: 90.0, SAMPLE: 10.0, CHECKPOINT: 270.0}
 
 
 class Silence:

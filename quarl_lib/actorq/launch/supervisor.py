@@ -9,6 +9,7 @@ import signal
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from quarl_lib import results
-from quarl_lib.actorq.launch.children import DISK_FULL, start
+from quarl_lib.actorq.launch.children import DISK_FULL, nothing, start
 from quarl_lib.actorq.launch.interrupts import signals_ignored
 from quarl_lib.actorq.launch.program import Part
 from quarl_lib.actorq.launch.silence import ForkServer, Silence
@@ -70,8 +71,8 @@ class Running:
 class Supervisor:
     """The parts that run, and what is to be done about those that do not."""
 
-    def __init__(self, link: Link, update_period: int = 0) -> None:
-        self.link, self.update_period = link, update_period
+    def __init__(self, link: Link, update_period: int = 0, prepare: Callable[[], None] = nothing) -> None:
+        self.link, self.update_period, self.prepare = link, update_period, prepare
         self.running: dict[str, Running] = {}
         self.generations: dict[str, int] = {}
         self.deaths: deque[tuple[float, float]] = deque(maxlen=MAX_DEATHS)
@@ -85,7 +86,7 @@ class Supervisor:
         slot = min(self.link.last_beat, self.link.first_beat + list(self.generations).index(part.name))
         self.silence.begin(slot)
         arguments = (*part.arguments, generation) if part.replaceable else part.arguments
-        process = start(part.name, part.function, self.link, arguments, slot)
+        process = start(part.name, part.function, self.link, arguments, slot, self.prepare)
         self.running[part.name] = Running(part, process, slot)
         row = {"part": part.name, "generation": generation, "pid": process.pid, "wall_time_s": self.link.wall_time_s()}
         self.link.log("processes", [row])
@@ -126,7 +127,9 @@ class Supervisor:
         part, slot = one.part, one.slot
         if self.ending_since and time.monotonic() - self.ending_since > part.grace_s:
             reason = f"{part.name} did not end within {part.grace_s:g} s of the run's end{one.how()}; {self._last(one)}"
-        elif self.silence.too_long(slot, part.stall_s):
+        elif self.silence.too_long(slot, part.stall_s) or (
+            self.silence.seconds(slot) > part.stall_s and one.how()  # no stage excuses a process that is stopped
+        ):
             silent = self.silence.seconds(slot)
             reason = f"{part.name} hung: no heartbeat for {silent:.0f} s{one.how()}; {self._last(one)}"
         else:

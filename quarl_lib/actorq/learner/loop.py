@@ -119,6 +119,7 @@ class Learner:
         """Quantize the online policy and make it the newest."""
         self.timer.start()
         self.link.beat(BROADCAST)
+        self.check_finite()
         version = self.state.learner_steps + 1
         buffer = self._pack(self.config.weights_precision, version)
         self.timer.lap("quantize")
@@ -148,6 +149,7 @@ class Learner:
         """Leave the fp32 policy for the evaluator, with the time at which it was taken; never the same one twice."""
         if self.state.learner_steps == self._last_snapshot:
             return
+        self.check_finite()
         self._last_snapshot = self.state.learner_steps
         steps, taken_at = self.link.actor_steps(), self.link.wall_time_s()
         buffer = self._pack("fp32", self.state.learner_steps)

@@ -26,7 +26,7 @@ from reverb import structured_writer
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Stopped
 from quarl_lib.actorq.replay.limiter import with_limits
-from quarl_lib.actorq.replay.transitions import Batch, Layout, NStep, unpack_acme, unpack_vectors
+from quarl_lib.actorq.replay.transitions import Batch, NStep, TransitionLayout, unpack_acme, unpack_vectors
 
 REPLAY_TABLE = "replay"
 WEIGHTS_TABLE = "model"
@@ -70,7 +70,7 @@ def serve(
     if config.adder == "acme":
         signature = NStepTransitionAdder.signature(spec)
     else:
-        signature = tf.TensorSpec([Layout(spec).size], tf.float32)
+        signature = tf.TensorSpec([TransitionLayout(spec).size], tf.float32)
     uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
     replay = reverb.Table(REPLAY_TABLE, uniform, fifo, config.max_replay, limiter, signature=signature)
     lifo, fifo = reverb.selectors.Lifo(), reverb.selectors.Fifo()
@@ -254,7 +254,7 @@ def make_dataset(
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     batches = samples.batch(config.batch_size, drop_remainder=True).with_options(options)
-    unpack = functools.partial(unpack_acme, spec) if config.adder == "acme" else unpack_vectors(Layout(spec))
+    unpack = functools.partial(unpack_acme, spec) if config.adder == "acme" else unpack_vectors(TransitionLayout(spec))
     while not should_stop():
         for sample in batches.as_numpy_iterator():  # ends whenever the ratio let no sample through for WAIT_MS
             yield unpack(sample.data)

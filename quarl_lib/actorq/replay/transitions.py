@@ -65,7 +65,7 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def unpack_vectors(layout: Layout) -> Callable[[np.ndarray], Batch]:
+def unpack_vectors(layout: TransitionLayout) -> Callable[[np.ndarray], Batch]:
     """Return what makes a batch of vectors [B, size]."""
     return lambda data: layout.unpack(_tensor(data))
 

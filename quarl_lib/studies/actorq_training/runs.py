@@ -178,23 +178,6 @@ def ages(run: pd.DataFrame) -> dict[str, float]:
     return {name: float(found[name].median()) if name in found else math.nan for name in AGES}
 
 
-def paired_ratio(numerators: pd.Series, denominators: pd.Series, confidence: float = 0.95) -> Interval:
-    """Return the geometric mean of paired ratios with the t interval of their logarithms, NaN for fewer than two pairs.
-
-    A bootstrap of three seeds would be far too sure of itself.
-    """
-    from scipy import stats
-
-    if not len(numerators):
-        return Interval(math.nan, math.nan, math.nan)
-    logs = np.log(numerators.to_numpy(float)) - np.log(denominators.to_numpy(float))
-    estimate = float(logs.mean())
-    half = math.nan
-    if len(logs) > 1:
-        half = float(stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
-    return Interval(math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half))
-
-
 def stages(table: pd.DataFrame) -> pd.DataFrame:
     """Return seconds and counts per run, part and stage, and microseconds each time."""
     summed = records(table, "timing").groupby([*RUN_KEYS, "part", "stage"], sort=False)[["seconds", "count"]].sum()

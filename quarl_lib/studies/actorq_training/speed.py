@@ -11,14 +11,6 @@ from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.metrics import paired_ratio
 
-if TYPE_CHECKING:
-    from quarl_lib.actorq.bench.throughput import Setup
-
-BALANCE, CARTPOLE = "dm_control:cartpole:balance", "gym:CartPole-v0"
-LONG_PERIOD, SHORT_PERIOD = 300, 30
-LONGEST_PERIOD = LONG_PERIOD
-COLUMNS = ["task", "hidden", "design", "precision", "update_period", "steps_per_s", "over_fp32", "over_fp32_low",
-           "over_fp32_high", "over_authors", "over_authors_low", "over_authors_high"]  # fmt: skip
 KEYS = ["task", "hidden", "design", "precision", "update_period"]
 RATIOS = ["over_fp32", "over_authors"]
 COLUMNS = [*KEYS, "steps_per_s", *(f"{ratio}{end}" for ratio in RATIOS for end in ("", "_low", "_high"))]
@@ -73,10 +65,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     `over_fp32` compares with fp32 in our design (its fastest engine), `over_authors` with the authors' recipe at its
     precision and the same period; both NaN where there is none.
     """
-    rows = table[table.record == "throughput"] if "record" in table else table
-    if not len(rows):  # throughput_rounds=0 left it out
-        return pd.DataFrame(columns=COLUMNS)
-    blocks = rows.drop_duplicates([*KEYS, "round"]).assign(seconds_per_step=lambda t: t.wall_s / t.steps)
+    blocks = table.drop_duplicates([*KEYS, "round"]).assign(seconds_per_step=lambda t: t.wall_s / t.steps)
     times = {key: group.set_index("round").seconds_per_step for key, group in blocks.groupby(KEYS, sort=False)}
     authors_precision = next((key[3] for key in times if key[2] == "authors"), "")
     summary = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import pandas as pd
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import Setup
+from quarl_lib.envs import registry
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
-from quarl_lib.studies.actorq_training import done as cells_done
+from quarl_lib.studies.actorq_training import finished
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
@@ -26,9 +28,11 @@ from quarl_lib.studies.common.training import training_options
 SUMMARY_COLUMNS = (
     "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
-    "co2_ratio", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy", "actor_busy", "actor_us_per_step",
-    "speedup_if_actor_bound", "best_return_quantized", "seconds_to_threshold_quantized", "weights_age_steps",
-    "weights_age_s", "changed_share", "paper_return", "paper_seconds", "paper_speedup", "paper_co2_ratio",
+    "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
+    "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "best_return_quantized",
+    "seconds_to_threshold_quantized", "weights_age_steps", "weights_age_s", "changed_share",
+    "paper_return", "paper_seconds", "paper_speedup",
+    "paper_co2_ratio",
 )  # fmt: skip
 PARTS_OF_A_RUN = 100  # steps of progress per run
 
@@ -70,6 +74,7 @@ class Config:
     cpu_watts: float = 100.0
     ram_watts: float = 10.0
     carbon_grams_per_kwh: float = 475.0
+    import_modules: list[str] = field(default_factory=list)
     throughput_tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "gym:CartPole-v0"])
     throughput_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])
     throughput_update_periods: list[int] = field(default_factory=lambda: [300, 30])
@@ -91,6 +96,8 @@ class Config:
             raise ValueError(f"precisions={self.precisions}: leave fp32 in, every ratio is taken to it")
         if self.algorithm not in ("auto", *actorq.ALGORITHMS):
             raise ValueError(f"algorithm={self.algorithm!r}: choose auto or one of {', '.join(actorq.ALGORITHMS)}")
+        if not all(map(math.isfinite, self.thresholds)):
+            raise ValueError(f"thresholds={self.thresholds}: give finite numbers; 0 is 95 % of the best fp32 return")
         if self.stop_at_threshold and not all(self.thresholds):
             raise ValueError(
                 f"stop_at_threshold=True with thresholds={self.thresholds}: 0 stands for 95 % of the best fp32 return, "
@@ -107,6 +114,7 @@ class Config:
                 f"throughput_rounds={self.throughput_rounds}, throughput_steps={self.throughput_steps}: give rounds "
                 f"of at least 0 (0: leave it out) and blocks as long as the longest update period, {longest}"
             )
+        registry.import_modules(self.import_modules)
         lone_actors(self)
         for training in planned_runs(self):
             training.options(self)
@@ -132,6 +140,7 @@ class TrainingRun:
             config, task=self.task, precision=self.precision, seed=self.seed,
             actor_steps=config.actor_steps[self.index], update_period=config.update_periods[self.index],
             stop_return=config.thresholds[self.index] if config.stop_at_threshold else np.inf,
+            import_modules=tuple(config.import_modules),
         )  # fmt: skip
 
 
@@ -180,12 +189,13 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
             done = PARTS_OF_A_RUN * number + int(PARTS_OF_A_RUN * done / of)
             progress(min(done, total - 1), total, f"{what} seed {seed}")
 
-        options = cell.options(config)
-        table = cells_done.load(folder / cell.name, options)
+        options = training.options(config)
+        own = folder / training.name
+        table = finished.load(own, options)
         if table is None:
-            logged = local.run(options.replace(resume=True), folder / cell.name, progress=report)
-            table = training_runs.long_form(logged, options, config.thresholds[cell.index], folder / cell.name)
-            cells_done.save(folder / cell.name, options, table)
+            logged = local.run(options.replace(resume=True), own, progress=report)
+            table = training_runs.long_form(logged, options, config.thresholds[training.index], own)
+            finished.save(own, options, table)
         tables.append(table)
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
@@ -199,7 +209,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
 
     Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
     to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
-    fp32 over this precision; `speedup` has the 95 % t interval of the log ratios (NaN for one seed). `..._quantized` is
+    fp32 over this precision; `speedup` and `co2_ratio` have their 95 % intervals (NaN for one seed). `..._quantized` is
     the same policy as the actors run it, played by their engine. Energy is CPU and
     RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
     """
@@ -234,7 +244,9 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "actor_busy": group.actor_busy.median(),
                 "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
                 "actor_us_per_step": group.actor_us_per_step.median(),
-                "speedup_if_actor_bound": fp32.actor_us_per_step.median() / group.actor_us_per_step.median(),
+                "speedup_if_actor_bound": paired_ratio(
+                    everywhere.actor_us_per_step_fp32, everywhere.actor_us_per_step
+                ).estimate,
                 "best_return_quantized": group.best_return_quantized.median(),
                 "seconds_to_threshold_quantized": group.seconds_quantized.median(),
                 **{name: group[name].median() for name in training_runs.AGES},

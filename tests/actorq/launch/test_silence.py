@@ -114,7 +114,7 @@ def test_fork_server_is_called_that_and_the_next_run_has_another(tmp_path, in_ba
     program = parts.program(tmp_path, stall_s=STALL_S)
     thread, errors = in_background(program)
     wait_until(lambda: program.link.actor_steps() > 20)
-    os.kill(forkserver._forkserver._forkserver_pid, number)
+    os.kill(forkserver._forkserver._forkserver_pid, number)  # type: ignore[attr-defined]
     thread.join(15)
     assert "the fork server, which starts the parts" in str(errors[0])
     assert said in str(errors[0])

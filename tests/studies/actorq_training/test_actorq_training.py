@@ -241,6 +241,71 @@ def test_words_and_figures_take_what_the_study_gives(table, summary):
     assert len(figures.lone_actor_panels(speed).axes) == 2
 
 
+def test_what_is_deployed_by_hand(table):
+    evaluated = table.record == "evaluation"
+    as_learned = table.assign(policy=evaluated.map({True: "learner", False: None}))
+    as_run = table[evaluated & (table.precision == "int8")].assign(policy="actors")
+    as_run["episode_return"] -= 50.0  # of seed 0: 650, 860, 900, 930
+    ages = pd.DataFrame(
+        [
+            {"record": "timing", "part": "actor", "stage": "pull", "seconds": 0.0, "count": 1, "task": BALANCE,
+             "algorithm": "d4pg", "precision": "int8", "seed": seed, "weights_age_steps": 80.0, "weights_age_s": 0.5}
+            for seed in (0, 1)
+        ]
+    )  # fmt: skip
+    summary = study.summarize(pd.concat([as_learned, as_run, ages], ignore_index=True)).set_index("precision")
+    assert summary.loc["int8"].seconds_to_threshold == 10
+    assert summary.loc["int8"].seconds_to_threshold_quantized == 20
+    assert summary.loc["int8"].best_return == summary.loc["int8"].best_return_quantized + 50
+    assert summary.loc["fp32"].best_return == summary.loc["fp32"].best_return_quantized  # it is the learner's own
+    assert summary.loc["fp32"].seconds_to_threshold_quantized == 20
+    assert (summary.loc["int8"].weights_age_steps, summary.loc["int8"].weights_age_s) == (80.0, 0.5)
+    assert "80 steps (0.50 s) old" in sentences.deployed(summary.reset_index())
+
+
+def test_a_study_without_lone_actor_or_episodes_ends(table):
+    bare = table[table.record != "episode"]
+    assert set(training_runs.episodes(bare).actor_id) == {-1}
+    speed = training_speed.lone_actor(bare)
+    assert speed.empty
+    assert "left out" in sentences.speed_verdict(speed)
+    figures.lone_actor_panels(speed)
+    assert sentences.key_figure(study.summarize(bare), speed) == "3 of 4 runs at their threshold"
+
+
+def test_one_policy_evaluated_twice_counts_once():
+    evaluations = pd.DataFrame(
+        {"actor_steps": [10, 20, 30], "wall_time_s": [1.0, 2.0, 3.0], "learner_steps": [5, 5, 9],
+         "episode_return": [9.0, 9.0, 9.0]}
+    )  # fmt: skip
+    np.testing.assert_equal(training_runs.reached(evaluations, 9.0, 2), (10.0, 1.0))
+    np.testing.assert_equal(training_runs.reached(evaluations[:2], 9.0, 2), (math.nan, math.nan))
+
+
+def test_finished_cells_are_kept_and_the_others_resumed(tmp_path, monkeypatch, table):
+    from quarl_lib.actorq.launch import local
+
+    monkeypatch.setenv("QUARL_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(training_runs, "long_form", lambda logged, options, threshold, folder: logged["it"])
+    config = study.Config(throughput_rounds=0)
+    called = []
+
+    def train(options, directory, progress):
+        called.append((directory.name, options.resume))
+        if len(called) == 3:
+            raise KeyboardInterrupt
+        return {"it": table.assign(precision=options.precision)}
+
+    monkeypatch.setattr(local, "run", train)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(config)
+    names = [cell.name for cell in study.planned_runs(config)]
+    study.run(config)
+    assert called == [(name, True) for name in (*names[:3], *names[2:])]
+    study.run(dataclasses.replace(config, sigma_max=0.5))  # by other options: nothing of it is taken
+    assert [name for name, _ in called[5:]] == names
+
+
 def test_nothing_reached_is_said_and_drawn(table):
     summary = study.summarize(table.assign(threshold=table.threshold * 2))
     assert summary.seeds_reached.tolist() == [0, 0]
@@ -273,6 +338,8 @@ def test_precisions_take_turns_and_stay_side_by_side():
         ({"throughput_precisions": ["fp32", "int4"], "throughput_authors_precision": "int4"}, "authors' recipe has"),
         ({"min_replay": 10**7}, "min_replay"),
         ({"vmin": 200.0}, "vmin"),
+        ({"thresholds": [math.nan, 40.0]}, "thresholds"),
+        ({"import_modules": ["no_such_module"]}, "no_such_module"),
     ],
 )
 def test_bad_parameters_are_named(changes, needle):
