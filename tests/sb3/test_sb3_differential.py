@@ -166,7 +166,8 @@ def outcome(cell: tuple[str, str, str, str], tmp_path: Path) -> str:
     with torch.no_grad():  # actions of a hardly trained agent hardly differ from one another
         for parameter in model.policy.parameters():
             fan_in = parameter.shape[1:].numel() if parameter.ndim > 1 else 16
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * fan_in**-0.5)
+            scale = 0.02 if observations == "uint8-vector" else 1.0  # up to 255: outputs of float32's coarse range
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale * fan_in**-0.5)
     path = tmp_path / f"{env_id}.zip"
     model.save(path)
     try:
@@ -214,7 +215,8 @@ FAST = [
     ("PPO", "uint8-vector", "discrete", "default"), ("A2C", "vector", "unbounded", "default"),
     ("DQN", "vector", "start", "default"), ("SAC", "vector", "box", "linear"), ("TD3", "vector", "box", "default"),
     ("TQC", "vector", "box", "default"), ("QRDQN", "vector", "discrete", "default"),
-    ("ARS", "vector", "box", "default"), ("TRPO", "vector", "box", "default"), ("RecurrentPPO", "vector", "discrete", "default"),
+    ("ARS", "vector", "box", "default"), ("TRPO", "vector", "box", "default"),
+    ("RecurrentPPO", "vector", "discrete", "default"),
 ]  # fmt: skip
 MUST_PLAY = {cell for cell in FAST if cell[0] != "RecurrentPPO" and not cell[3].startswith("own")}
 
@@ -228,10 +230,14 @@ def test_an_archive_is_played_as_by_its_library_or_refused(cell: tuple[str, str,
 @pytest.mark.slow
 def test_no_cell_of_the_grid_has_a_third_outcome(tmp_path: Path) -> None:
     grid = cells()
-    found = []
+    found, third = [], []
     for number, cell in enumerate(grid):
         (tmp_path / str(number)).mkdir()
-        found.append(outcome(cell, tmp_path / str(number)))
+        try:
+            found.append(outcome(cell, tmp_path / str(number)))
+        except AssertionError as error:
+            third.append(f"{cell}: {str(error)[:200]}")
+    assert not third, "\n".join(third)
     tried = [each for each in found if not each.startswith("not trainable")]
     print(f"{len(tried)} cells: {tried.count('played')} played, {len(tried) - tried.count('played')} refused")  # noqa: T201
     assert len(tried) >= 150
