@@ -178,7 +178,7 @@ class _Weights(dict[str, Tensor]):
 
     def check_all_read(self, declared: Declared) -> None:
         """Raise AgentError where the acting part holds weights that the rebuilt network does not use."""
-        idle = self.IDLE
+        idle: tuple[str, ...] = self.IDLE
         if any(name.startswith("pi_features_extractor.") for name in self):
             idle = (*idle, "features_extractor.")
         left = [name for name in self if name not in self.read and not name.startswith(idle)]

@@ -140,9 +140,9 @@ def class_reference(serialized: str) -> tuple[str, str] | None:
     try:
         for opcode, argument, _ in pickletools.genops(base64.b64decode(serialized, validate=True)):
             if opcode.name in ("SHORT_BINUNICODE", "BINUNICODE"):
-                strings.append(argument)
+                strings.append(str(argument))
             elif opcode.name == "GLOBAL":
-                strings += argument.split(" ")
+                strings += str(argument).split(" ")
             elif opcode.name not in ("PROTO", "FRAME", "MEMOIZE", "BINPUT", "STACK_GLOBAL", "STOP"):
                 return None
     except Exception:  # whatever a damaged pickle makes of the parser
