@@ -7,6 +7,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,10 +112,10 @@ def load_mutated(folder: Path, settings_changed: dict, shapes: dict, flipped: li
     with zipfile.ZipFile(path, "w") as target:
         for name, content in parts.items():
             target.writestr(name, content)
-    content = bytearray(path.read_bytes())
+    whole = bytearray(path.read_bytes())
     for place, value in flipped:
-        content[place % len(content)] = value
-    path.write_bytes(content[: len(content) - cut])
+        whole[place % len(whole)] = value
+    path.write_bytes(whole[: len(whole) - cut])
     try:
         load_agent(AgentFile("PPO", "CartPole-v1", path, "sb3"))
     except AgentError as error:
@@ -128,7 +129,7 @@ MUTATIONS = {
     "flipped": st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3),
     "cut": st.sampled_from([0, 0, 0, 1, 50, 5000]),
 }
-FUZZ = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+FUZZ: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 
 
 @settings(max_examples=25, derandomize=True, **FUZZ)

@@ -93,7 +93,9 @@ class Toy(gymnasium.Env):
 
 for observations, actions in itertools.product(OBSERVATIONS, ACTIONS):
     gymnasium.register(
-        f"Toy_{observations}_{actions}-v0", Toy, kwargs={"observations": observations, "actions": actions}
+        f"Toy_{observations}_{actions}-v0",
+        lambda **spaces_of: Toy(**spaces_of),
+        kwargs={"observations": observations, "actions": actions},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_agents_are_found_by_algorithm_and_by_old_or_new_name(tmp_path: Path) ->
     (tmp_path / "a2c" / "CartPole-v1_1" / "best_model.zip").touch()
     (tmp_path / "dqn" / "LunarLander-v2" / "LunarLander-v2.zip").rename(tmp_path / "dqn" / "LunarLander-v2" / "x.zip")
 
-    def names(**wanted: list[str]) -> list[str]:
+    def names(**wanted: Any) -> list[str]:
         return [file.name for file in find_agents(tmp_path, **wanted)]
 
     assert names() == ["a2c/CartPole-v1", "dqn/LunarLander-v2/x", "ppo/Pendulum-v0"]

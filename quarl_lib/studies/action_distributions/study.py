@@ -147,7 +147,7 @@ def act_side_by_side(task: Comparison) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def lost(task: Task) -> pd.DataFrame:
+def lost(task: Comparison) -> pd.DataFrame:
     """Return the row of an agent whose process died."""
     file = task.file
     return pd.DataFrame([Failure(file.algorithm, file.env_id, file.name, "the process that played it died").row()])
