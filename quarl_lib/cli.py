@@ -68,6 +68,24 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE.html")
     command.set_defaults(act=compare)
 
+    command = commands.add_parser("agents", help="what each trained agent of a folder is, and what can run it")
+    command.add_argument("directory", type=Path, metavar="DIR")
+    command.add_argument(
+        "--import-module", action="append", default=[], metavar="MODULE", help="registers environments"
+    )
+    command.add_argument("--run-pickles", action="store_true", help="run the code in archives that you trust")
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(act=agents)
+
+    command = commands.add_parser("recommend", help="per agent the cheapest precision that keeps its return")
+    command.add_argument("directory", type=Path, metavar="DIR")
+    command.add_argument("--retain", type=float, default=0.95, metavar="SHARE", help="of fp32's return; default: 0.95")
+    command.add_argument("--episodes", type=int, default=30, metavar="N", help="per precision; default: 30")
+    command.add_argument(
+        "--import-module", action="append", default=[], metavar="MODULE", help="registers environments"
+    )
+    command.set_defaults(act=recommend)
+
     command = commands.add_parser("doctor", help="what this machine can do, and what to do where it cannot")
     command.add_argument("--json", action="store_true")
     command.set_defaults(act=doctor)
@@ -154,6 +172,34 @@ def compare(options: argparse.Namespace) -> int:
 
     print(comparison.build(options.directories, options.output))
     return OK
+
+
+def agents(options: argparse.Namespace) -> int:
+    """Print a row per agent, refused ones with the reason; 0 if one at least can be played."""
+    import json
+
+    from quarl_lib.sb3.describe import describe_agents
+
+    rows = describe_agents(options.directory, tuple(options.import_module), options.run_pickles)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        for row in rows:
+            print(f"{row['name']}" + (f"  refused: {row['refused']}" if row["refused"] else ""))
+            for key in () if row["refused"] else list(row)[1:-1]:
+                if row[key] not in (None, ""):
+                    print(f"    {key.replace('_', ' ')}: {row[key]}")
+    return OK if any(row["refused"] is None for row in rows) else NOT_ALL_OK
+
+
+def recommend(options: argparse.Namespace) -> int:
+    """Print per agent the cheapest precision that keeps its return; 0 if one agent at least could be measured."""
+    from quarl_lib.studies.ptq_study.recommend import recommend
+
+    rows = recommend(options.directory, options.retain, options.episodes, tuple(options.import_module))
+    for row in rows:
+        print(row)
+    return OK if any(" refused: " not in row for row in rows) else NOT_ALL_OK
 
 
 def doctor(options: argparse.Namespace) -> int:

@@ -113,14 +113,14 @@ class Run:
         plt.close(figure)
         display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name, "data": f"{data}.csv"}})
 
-    def table(self, table: pd.DataFrame, name: str = "summary") -> None:
-        """Show a table; past thirty rows only its head, with a link to `<name>.csv`."""
+    def table(self, table: pd.DataFrame, name: str = "summary", whole: bool = False) -> None:
+        """Show a table; past thirty rows only its head unless `whole`, with a link to `<name>.csv`."""
         from IPython.display import HTML, Markdown, display
 
         if name != "summary":
             self.save_table(table, name)
-        display(HTML(as_html(table.head(TABLE_ROWS_SHOWN))))
-        if len(table) > TABLE_ROWS_SHOWN:
+        display(HTML(as_html(table if whole else table.head(TABLE_ROWS_SHOWN))))
+        if len(table) > TABLE_ROWS_SHOWN and not whole:
             display(Markdown(f"First {TABLE_ROWS_SHOWN} of {len(table)} rows: [{name}.csv]({name}.csv)"))
 
     def provenance(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, SupportsFloat
 
@@ -45,6 +45,21 @@ class EnvironmentMissing(RuntimeError):
 def current_name(env_id: str) -> str:
     """Return the name under which an environment is registered today, e.g. LunarLander-v2 -> LunarLander-v3."""
     return RENAMED.get(env_id, env_id)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules that register environments of the user's own; call it in every process that makes one.
+
+    Raises:
+        EnvironmentMissing: a module cannot be imported.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # code of the user's own
+            raise EnvironmentMissing(
+                f"import_modules: {name} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
 
 
 def is_atari(env_id: str) -> bool:

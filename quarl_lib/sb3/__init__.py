@@ -3,9 +3,10 @@
 import sys
 from types import ModuleType
 
-from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, AgentFile, find_agents, load_agent
+from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, load_agent
 from quarl_lib.sb3.archive import AgentError
 from quarl_lib.sb3.episodes import evaluate, rollout
+from quarl_lib.sb3.folders import AgentFile, find_agents, folders_without_agent
 from quarl_lib.sb3.policy import ActingPolicy
 
 # Stable-Baselines3 imports TensorBoard, which would import TensorFlow (4 s, 500 MB) wherever that is installed.
@@ -20,6 +21,7 @@ __all__ = [
     "AgentFile",
     "evaluate",
     "find_agents",
+    "folders_without_agent",
     "load_agent",
     "rollout",
 ]

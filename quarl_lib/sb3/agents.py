@@ -1,14 +1,13 @@
-"""Find trained agents in a folder and load them, ready to act in today's environments."""
+"""Load trained agents, ready to act in today's environments."""
 
 from __future__ import annotations
 
 import json
 import re
 import zipfile
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,29 +16,14 @@ from gymnasium import spaces
 
 from quarl_lib.envs import gym as environments
 from quarl_lib.sb3.archive import AgentError, Normalization, read_archive, read_normalization, read_yaml
-from quarl_lib.sb3.build import ALGORITHMS, policy_from_archive, policy_from_arrays
+from quarl_lib.sb3.build import policy_from_archive, policy_from_arrays
+from quarl_lib.sb3.declared import ALGORITHMS, check_algorithm, known_algorithm
+from quarl_lib.sb3.folders import AgentFile
 from quarl_lib.sb3.policy import ActingPolicy
 
 SHIPPED_AGENTS = Path(__file__).parent / "agents"
+STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
 TIME_FEATURE, ATARI_WRAPPER = "TimeFeatureWrapper", "AtariWrapper"
-
-
-@dataclass(frozen=True)
-class AgentFile:
-    """Where one agent lies: an archive (`layout` "sb3") or a folder of plain arrays ("arrays")."""
-
-    algorithm: str
-    env_id: str  # as trained
-    path: Path
-    layout: Literal["sb3", "arrays"]
-
-    @property
-    def name(self) -> str:
-        """A short name that tells agents of one folder apart, e.g. `a2c/CartPole-v1`."""
-        parts = [self.algorithm.lower(), self.env_id]
-        if self.layout == "sb3" and self.path.stem != self.env_id:
-            parts.append(self.path.stem)
-        return "/".join(parts)
 
 
 @dataclass
@@ -56,6 +40,8 @@ class Agent:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     scale_images: bool = True
     warning: str = ""
+    statistics: str = "none"  # where the observation's statistics come from
+    trained_on: str = ""  # the environment's name in training, where today's differs
 
     def make_env(self, seed: int | None = None) -> gymnasium.Env:
         """Make the agent's environment, wrapped as in training; `seed` resets it and seeds its action space."""
@@ -69,38 +55,26 @@ class Agent:
         """Turn the environment's observations [n, ...] into the policy's input, float32."""
         if isinstance(self.observation_space, spaces.Discrete):
             return np.eye(int(self.observation_space.n), dtype=np.float32)[observation]
+        if is_image(self.observation_space):
+            if channels_last(self.observation_space):
+                observation = observation.transpose(0, 3, 1, 2)
+            values = observation.astype(np.float32)
+            return values / np.float32(255) if self.scale_images else values
         if self.normalization is not None:
             return self.normalization(observation)
-        values = observation.astype(np.float32)
-        return values / np.float32(255) if observation.dtype == np.uint8 and self.scale_images else values
+        return observation.astype(np.float32)
 
 
-def find_agents(
-    agents_dir: str | Path,
-    algorithms: Collection[str] | None = None,
-    env_ids: Collection[str] | None = None,
-) -> list[AgentFile]:
-    """List the agents under `<algorithm>/<environment>/`, sorted; an environment may be named as of old or as of today.
+def is_image(space: spaces.Space) -> bool:
+    """Say whether Stable-Baselines3 takes observations for images: uint8, three axes, all of 0 to 255."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype != np.uint8:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
 
-    Raises:
-        ValueError: the folder is missing, or holds no agent at all.
-    """
-    root = Path(agents_dir).expanduser()
-    if not root.is_dir():
-        raise ValueError(
-            f"agents_dir={str(agents_dir)!r} is no folder; give one laid out as <algorithm>/<environment>/"
-        )
-    found = [file for folder in sorted(root.glob("*/*/")) for file in _agents_in(folder)]
-    if not found:
-        raise ValueError(f"agents_dir={str(agents_dir)!r} holds no <algorithm>/<environment>/*.zip and no actor.npz")
-    wanted = None if algorithms is None else {_algorithm(name) for name in algorithms}
-    names = None if env_ids is None else {environments.current_name(name) for name in env_ids}
-    return [
-        file
-        for file in found
-        if (wanted is None or file.algorithm in wanted)
-        and (names is None or environments.current_name(file.env_id) in names)
-    ]
+
+def channels_last(space: spaces.Space) -> bool:
+    """Say whether Stable-Baselines3 turns an image's axes round: the smallest is the channels, and not in front."""
+    return is_image(space) and int(np.argmin(space.shape or ())) != 0
 
 
 def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
@@ -112,24 +86,21 @@ def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
     Raises:
         AgentError: the reason why it cannot be used, in words for a table.
     """
+    if "RECURRENT" in agent_file.algorithm or "LSTM" in agent_file.algorithm:
+        raise AgentError(
+            f"{agent_file.algorithm}: recurrent policies are not supported, their actions depend on the past"
+        )
     if agent_file.algorithm not in ALGORITHMS:
         raise AgentError(f"algorithm {agent_file.algorithm} is none of {', '.join(ALGORITHMS)}")
-    return _load_arrays(agent_file) if agent_file.layout == "arrays" else _load_archive(agent_file, run_pickles)
-
-
-def _algorithm(folder_name: str) -> str:
-    name = folder_name.upper()
-    return "PPO" if name == "PPO2" else name  # Stable-Baselines 2 called it so
-
-
-def _agents_in(folder: Path) -> list[AgentFile]:
-    algorithm = _algorithm(folder.parent.name)
-    env_id = re.sub(r"_\d+$", "", folder.name).replace("ALE-", "ALE/")  # the zoo numbers its runs
-    if (folder / "actor.npz").exists() and (folder / "actor.json").exists():
-        return [AgentFile(algorithm, env_id, folder, "arrays")]
-    archives = sorted(folder.glob("*.zip"))
-    final = [path for path in archives if path.stem in (env_id, folder.name)]
-    return [AgentFile(algorithm, env_id, path, "sb3") for path in final or archives]
+    try:
+        environments.import_modules(agent_file.import_modules)
+        if agent_file.layout == "arrays":
+            return _load_arrays(agent_file)
+        return _load_archive(agent_file, run_pickles or agent_file.run_pickles)
+    except AgentError:
+        raise
+    except Exception as error:  # files of strangers: what is not foreseen is a reason as well
+        raise AgentError(f"{agent_file.path.name} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def _spaces_of(env_id: str, time_feature: bool, env_kwargs: dict[str, Any]) -> tuple[spaces.Space, spaces.Space]:
@@ -145,6 +116,10 @@ def _spaces_of(env_id: str, time_feature: bool, env_kwargs: dict[str, Any]) -> t
         raise AgentError(f"action space {action_space} is neither Discrete nor Box")
     if not isinstance(observation_space, spaces.Discrete | spaces.Box):
         raise AgentError(f"observation space {observation_space} is neither Discrete nor Box")
+    if isinstance(observation_space, spaces.Discrete) and observation_space.start != 0:
+        raise AgentError(
+            f"observations are {observation_space}: Stable-Baselines3 counts them from 0; wrap the environment so"
+        )
     return observation_space, action_space
 
 
@@ -163,13 +138,23 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
     if config.get("frame_stack") and not environments.is_atari(file.env_id):
         raise AgentError(f"trained on {config['frame_stack']} stacked observations, which is supported for Atari only")
     archive = read_archive(file.path)
+    if (known := known_algorithm(archive.settings)) is not None:
+        check_algorithm(*known, file.algorithm)
     env_id, time_feature = environments.current_name(file.env_id), TIME_FEATURE in wrapper
     observation_space, action_space = _spaces_of(env_id, time_feature, env_kwargs)
-    statistics = beside("vecnormalize.pkl")
-    normalization = read_normalization(statistics) if statistics.exists() else None
-    warning = ""
-    if _normalizes_observations(config) and not statistics.exists():
-        warning = "trained on normalised observations (config.yml), but vecnormalize.pkl is missing"
+    statistics = next((path for name in STATISTICS if (path := beside(name)).exists()), None)
+    normalization = None if statistics is None else read_normalization(statistics)
+    if normalization is not None:
+        _check_statistics(normalization, observation_space)
+    warnings = []
+    if _normalizes_observations(config) and statistics is None:
+        warnings.append("trained on normalised observations (config.yml), but vecnormalize.pkl is missing")
+    if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
+        warnings.append(
+            f"actions start at {action_space.start}, and are played counted from 0, as Stable-Baselines3 does"
+        )
+    options = archive.settings.get("policy_kwargs")
+    scale_images = str((options if isinstance(options, dict) else {}).get("normalize_images", True)) == "True"
     try:
         policy = policy_from_archive(archive, file.algorithm, action_space).eval()
     except AgentError:
@@ -187,10 +172,23 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
         normalization,
         time_feature,
         env_kwargs,
-        scale_images=(archive.settings.get("policy_kwargs") or {}).get("normalize_images", True),
-        warning=warning,
+        scale_images=scale_images,
+        warning="; ".join(warnings),
+        statistics="none" if normalization is None or statistics is None else statistics.name,
+        trained_on=file.env_id if file.env_id != env_id else "",
     )
     return _checked(agent, action_space)
+
+
+def _check_statistics(normalization: Normalization, space: spaces.Space) -> None:
+    if is_image(space):
+        raise AgentError("statistics of images beside the archive: the engines and Stable-Baselines3 divide by 255")
+    for name, array in (("mean", normalization.mean), ("deviation", normalization.std)):
+        if array.shape != space.shape:
+            raise AgentError(
+                f"the statistics' {name} has shape {array.shape}, observations have {space.shape}: "
+                "they are another environment's; put the agent's own beside it"
+            )
 
 
 def _normalizes_observations(config: dict[str, Any]) -> bool:
@@ -209,12 +207,29 @@ def _load_arrays(file: AgentFile) -> Agent:
         raise AgentError(f"{file.path.name}: the arrays cannot be read: {error}") from error
     env_id, time_feature = environments.current_name(file.env_id), bool(description.get("time_feature"))
     observation_space, action_space = _spaces_of(env_id, time_feature, {})
-    normalization = None
-    if "norm_mean" in arrays:
-        normalization = Normalization(arrays["norm_mean"], arrays["norm_std"], float(arrays["norm_clip"]))
+    normalization = _array_statistics(arrays, observation_space)
     policy = policy_from_arrays(arrays, description, action_space).eval()
-    agent = Agent(file.algorithm, env_id, file.name, policy, observation_space, normalization, time_feature)
+    agent = Agent(
+        file.algorithm, env_id, file.name, policy, observation_space, normalization, time_feature,
+        statistics="none" if normalization is None else "actor.npz",
+        trained_on=file.env_id if file.env_id != env_id else "",
+    )  # fmt: skip
     return _checked(agent, action_space)
+
+
+def _array_statistics(arrays: dict[str, np.ndarray], space: spaces.Space) -> Normalization | None:
+    names = ("norm_mean", "norm_std", "norm_clip")
+    stored = [name for name in arrays if name.startswith("norm_")]
+    if not stored:
+        return None
+    if set(stored) != set(names):
+        raise AgentError(f"the arrays hold {', '.join(sorted(stored))}: statistics are {', '.join(names)}")
+    mean, std, clip = (np.asarray(arrays[name], np.float64) for name in names)
+    normalization = Normalization(mean, std, float(clip))
+    _check_statistics(normalization, space)
+    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all() and clip > 0):
+        raise AgentError("the statistics in the arrays are not finite, or a deviation or the clip is not positive")
+    return normalization
 
 
 def _checked(agent: Agent, action_space: spaces.Space) -> Agent:

@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +13,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 import yaml
+
+MOST_SETTINGS_BYTES, MOST_WEIGHTS_BYTES = 2**27, 2**31  # what is larger is no agent's
+MOST_INFLATION = 64  # times its stored size; weights hardly compress
 
 
 class AgentError(RuntimeError):
@@ -56,23 +58,50 @@ def read_archive(path: Path) -> Archive:
                 raise AgentError(
                     f"{path.name} is no Stable-Baselines3 archive: {' and '.join(sorted(missing))} missing"
                 )
-            settings = json.loads(archive.read("data"))
-            stored = archive.read("policy.pth")
+            settings = json.loads(_member(archive, "data", MOST_SETTINGS_BYTES))
+            stored = _member(archive, "policy.pth", MOST_WEIGHTS_BYTES)
             version_file = "_stable_baselines3_version"
-            version = archive.read(version_file).decode() if version_file in names else "unknown"
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise AgentError(f"{path.name} is damaged or cut short: {error}") from error
-    except ValueError as error:
+            version = _member(archive, version_file, 1000).decode() if version_file in names else "unknown"
+    except AgentError:
+        raise
+    except RuntimeError as error:  # zipfile's word for a password
+        raise AgentError(f"{path.name} cannot be opened: {error}") from error
+    except (ValueError, RecursionError) as error:
         raise AgentError(f"{path.name}: the settings are not JSON: {error}") from error
+    except Exception as error:  # a damaged zip raises almost anything
+        raise AgentError(f"{path.name} is damaged or cut short: {error}") from error
+    if not isinstance(settings, dict):
+        raise AgentError(f"{path.name}: the settings are a {type(settings).__name__}, not a dictionary")
+    return Archive(settings, _weights(stored, path.name), version.strip())
+
+
+def _member(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
+    size = archive.getinfo(name).file_size
+    if size > most_bytes or size > 2**20 + MOST_INFLATION * archive.getinfo(name).compress_size:
+        raise AgentError(f"{name} in the archive would unfold to {size} bytes, more than an agent's has")
+    return archive.read(name)
+
+
+def _weights(stored: bytes, name: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of a policy.pth by name, float32; a compiled policy's under the names it had before."""
+    if zipfile.is_zipfile(io.BytesIO(stored)):
+        with zipfile.ZipFile(io.BytesIO(stored)) as parts:
+            if sum(part.file_size for part in parts.infolist()) > 2**20 + 2 * len(stored):
+                raise AgentError(f"{name}: policy.pth would unfold to more than it holds")
     try:
         weights = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise AgentError(f"{path.name}: policy.pth holds more than weights and was not run") from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise AgentError(f"{path.name}: policy.pth is damaged: {error}") from error
-    if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
-        raise AgentError(f"{path.name}: policy.pth is not a dictionary of tensors")
-    return Archive(settings, {name: value.float() for name, value in weights.items()}, version.strip())
+        raise AgentError(f"{name}: policy.pth holds more than weights and was not run") from error
+    except Exception as error:  # a damaged file raises almost anything
+        raise AgentError(f"{name}: policy.pth is damaged: {error}") from error
+    if not isinstance(weights, dict) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in weights.items()
+    ):
+        raise AgentError(f"{name}: policy.pth is not a dictionary of tensors")
+    for key, value in weights.items():
+        if value.layout != torch.strided or value.is_quantized or value.numel() > len(stored):
+            raise AgentError(f"{name}: {key} in policy.pth is no plain tensor of the size that is stored")
+    return {key.replace("_orig_mod.", ""): value.float() for key, value in weights.items()}
 
 
 def read_normalization(path: Path) -> Normalization | None:
@@ -93,7 +122,13 @@ def read_normalization(path: Path) -> Normalization | None:
         raise
     except Exception as error:  # a damaged pickle raises almost anything
         raise AgentError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
-    return Normalization(mean, np.sqrt(variance + epsilon), clip)
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all() and clip > 0):
+        raise AgentError(f"{path.name}: its statistics are not finite or negative; save them anew")
+    with np.errstate(all="ignore"):
+        std = np.sqrt(variance + epsilon)
+    if not (np.isfinite(std).all() and (std > 0).all()):
+        raise AgentError(f"{path.name}: epsilon is {epsilon}: a deviation of 0 leaves nothing to divide by")
+    return Normalization(mean, std, clip)
 
 
 class _Stub:
@@ -161,6 +196,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.load(path.read_text(), Loader=_PlainLoader) or {}
         if isinstance(content, list):  # OrderedDict: [[[key, value], ...]]
             content = dict(content[0] if content and isinstance(content[0][0], list) else content)
-    except (yaml.YAMLError, ValueError, TypeError, IndexError, OSError) as error:
+    except Exception as error:  # yaml's own errors, and what a foreign structure makes of it
         raise AgentError(f"{path.name} cannot be read: {error}") from error
-    return content
+    if not isinstance(content, dict):
+        raise AgentError(f"{path.name} holds {str(content)[:50]!r}, not names with values; correct or remove it")
+    return {str(name): value for name, value in content.items()}

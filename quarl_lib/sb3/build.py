@@ -13,59 +13,68 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from quarl_lib.sb3.archive import AgentError, Archive
+from quarl_lib.sb3.declared import (
+    ALGORITHMS,
+    DETERMINISTIC,
+    FLATTEN,
+    ON_POLICY,
+    Declared,
+    check_algorithm,
+    read_declared,
+)
 from quarl_lib.sb3.policy import ActingPolicy, ConstantSpread, PredictedSpread, StateDependentSpread
 
-ON_POLICY = ("A2C", "PPO")
-DETERMINISTIC = ("DDPG", "TD3")
-ALGORITHMS = (*ON_POLICY, "DQN", *DETERMINISTIC, "SAC")
-ACTIVATIONS = (
-    "Tanh",
-    "ReLU",
-    "ELU",
-    "LeakyReLU",
-    "GELU",
-    "SiLU",
-    "Sigmoid",
-    "Softplus",
-    "Mish",
-    "CELU",
-    "SELU",
-    "Identity",
-)
+__all__ = ["ALGORITHMS", "policy_from_archive", "policy_from_arrays"]
 NATURE_STRIDES = {8: 4, 4: 2, 3: 1}  # kernel size -> stride of NatureCNN (Mnih et al., 2015), in this order
 ARRAY_ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "id": nn.Identity}
 LAYER_NORM_EPSILON = 1e-12  # TensorFlow 1's
 
 
 def policy_from_archive(archive: Archive, algorithm: str, action_space: spaces.Space) -> ActingPolicy:
-    """Rebuild what acts in a Stable-Baselines3 agent.
+    """Rebuild what acts in a Stable-Baselines3 or sb3-contrib agent.
 
     Raises:
-        AgentError: the network is not one that Stable-Baselines3 builds by itself; the message says what is other.
+        AgentError: the network is not one that the library builds by itself, or the archive is of another algorithm;
+            the message says what is other.
     """
-    weights, options = archive.weights, _policy_options(archive.settings)
-    activation = _activation(options, algorithm)
+    declared = read_declared(archive.settings)
+    check_algorithm(declared.algorithm, declared.policy_class, algorithm)
+    weights = _Weights(archive.weights)
+    policy = _build(weights, declared, action_space)
+    weights.check_all_read(declared)
+    return policy
+
+
+def _build(weights: _Weights, declared: Declared, action_space: spaces.Space) -> ActingPolicy:
+    algorithm = declared.algorithm
     if algorithm in ON_POLICY:
-        return _on_policy(weights, options, activation, action_space, bool(archive.settings.get("use_sde")))
-    if algorithm == "DQN":
-        layers = [*_features(weights, "q_net."), *_mlp(weights, "q_net.q_net", activation)]
-        return ActingPolicy(nn.Sequential(*layers[:-2]), layers[-2], "q_values")
-    low, high = _bounds(action_space)
-    features = _features(weights, "actor.")
+        return _on_policy(weights, declared, action_space)
+    if algorithm == "ARS":
+        return _random_search(weights, declared, action_space)
+    if algorithm in ("DQN", "QRDQN"):
+        _expect(action_space, spaces.Discrete, algorithm)
+        network = "q_net" if algorithm == "DQN" else "quantile_net"
+        layers = [*_features(weights, f"{network}.", declared), *_mlp(weights, f"{network}.{network}", declared)]
+        head = layers[-2]
+        if algorithm == "QRDQN":
+            head = _mean_of_quantiles(head, int(action_space.n))  # type: ignore[attr-defined, arg-type]
+        return ActingPolicy(nn.Sequential(*layers[:-2]), head, "q_values")
+    low, high = _bounds(action_space, algorithm)
+    features = _features(weights, "actor.", declared)
     if algorithm in DETERMINISTIC:
-        layers = [*features, *_mlp(weights, "actor.mu", activation)]
+        layers = [*features, *_mlp(weights, "actor.mu", declared)]
         return ActingPolicy(
             nn.Sequential(*layers[:-2]), nn.Sequential(layers[-2], nn.Tanh()), "deterministic", low=low, high=high
         )
-    latent = nn.Sequential(*features, *_mlp(weights, "actor.latent_pi", activation))
+    latent = nn.Sequential(*features, *_mlp(weights, "actor.latent_pi", declared, optional=True))
     if "actor.log_std" in weights:  # gSDE
-        clip = float(options.get("clip_mean", 2.0))
+        clip = declared.clip_mean
         mean = (
             nn.Sequential(_layer(weights, "actor.mu.0"), nn.Hardtanh(-clip, clip))
             if clip > 0
             else _layer(weights, "actor.mu")
         )
-        spread: nn.Module = StateDependentSpread(weights["actor.log_std"], len(low), bool(options.get("use_expln")))
+        spread: nn.Module = StateDependentSpread(weights["actor.log_std"], len(low), declared.use_expln)
     else:
         mean, spread = _layer(weights, "actor.mu"), PredictedSpread(_layer(weights, "actor.log_std"))
     return ActingPolicy(latent, mean, "gaussian", spread=spread, low=low, high=high, squash=True)
@@ -92,7 +101,7 @@ def policy_from_arrays(
             return ActingPolicy(latent, head, "categorical")
         if kind == "q":
             return ActingPolicy(latent, head, "q_values")
-        low, high = _bounds(action_space)
+        low, high = _bounds(action_space, f"kind {kind}")
         if kind == "gauss":
             spread = ConstantSpread(torch.from_numpy(arrays["log_std"]))
             return ActingPolicy(latent, head, "gaussian", spread=spread, low=low, high=high)
@@ -103,67 +112,102 @@ def policy_from_arrays(
     raise AgentError(f"kind {kind!r} is none of cat, q, gauss, tanh")
 
 
-def _on_policy(
-    weights: Mapping[str, Tensor],
-    options: Mapping[str, Any],
-    activation: type[nn.Module],
-    action_space: spaces.Space,
-    use_sde: bool,
-) -> ActingPolicy:
+def _on_policy(weights: _Weights, declared: Declared, action_space: spaces.Space) -> ActingPolicy:
     prefix = "pi_" if any(name.startswith("pi_features_extractor.") for name in weights) else ""
-    shared = _mlp(weights, "mlp_extractor.shared_net", activation, optional=True)
-    own = _mlp(weights, "mlp_extractor.policy_net", activation, optional=True)
-    latent = nn.Sequential(*_features(weights, prefix), *shared, *own)
+    shared = _mlp(weights, "mlp_extractor.shared_net", declared, optional=True)  # before version 1.8
+    own = _mlp(weights, "mlp_extractor.policy_net", declared, optional=True)
+    latent = nn.Sequential(*_features(weights, prefix, declared), *shared, *own)
     head = _layer(weights, "action_net")
     if isinstance(action_space, spaces.Discrete):
+        if "log_std" in weights:
+            raise AgentError(f"a Gaussian policy (it has log_std) does not act where actions are {action_space}")
         return ActingPolicy(latent, head, "categorical")
-    if any(name.startswith("sde_features_extractor.") for name in weights):
-        raise AgentError("gSDE with a network of its own (sde_net_arch) is not supported")
-    low, high = _bounds(action_space)
+    squash = declared.squash_output and declared.use_sde
+    low, high = _bounds(action_space, declared.algorithm, finite=squash)
     log_std = weights["log_std"]
-    spread = (
-        StateDependentSpread(log_std, len(low), bool(options.get("use_expln"))) if use_sde else ConstantSpread(log_std)
-    )
-    squash = bool(options.get("squash_output")) and use_sde
+    gsde = declared.use_sde
+    spread = StateDependentSpread(log_std, len(low), declared.use_expln) if gsde else ConstantSpread(log_std)
     return ActingPolicy(latent, head, "gaussian", spread=spread, low=low, high=high, squash=squash)
 
 
-def _policy_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return policy_kwargs; values that JSON cannot hold are their names as text."""
-    options = settings.get("policy_kwargs") or {}
-    extractor = str(options.get("features_extractor_class", "FlattenExtractor"))
-    if not any(name in extractor for name in ("FlattenExtractor", "NatureCNN")):
-        raise AgentError(f"features extractor {extractor} is not one that Stable-Baselines3 builds from JSON")
-    return options
+def _random_search(weights: _Weights, declared: Declared, action_space: spaces.Space) -> ActingPolicy:
+    """ARS: one Sequential; continuous actions are squashed by a tanh at its end, or only clipped."""
+    layers = [nn.Flatten(), *_mlp(weights, "action_net", declared)]
+    latent, head = nn.Sequential(*layers[:-2]), layers[-2]
+    if isinstance(action_space, spaces.Discrete):
+        return ActingPolicy(latent, head, "q_values")
+    low, high = _bounds(action_space, "ARS", finite=declared.squash_output)
+    if declared.squash_output:
+        return ActingPolicy(latent, nn.Sequential(head, nn.Tanh()), "deterministic", low=low, high=high)
+    return ActingPolicy(latent, head, "direct", low=low, high=high)
 
 
-def _activation(options: Mapping[str, Any], algorithm: str) -> type[nn.Module]:
-    stored = options.get("activation_fn")
-    if stored is None:
-        return nn.Tanh if algorithm in ON_POLICY else nn.ReLU
-    match = re.search(r"(\w+)'?>?$", str(stored))
-    name = match.group(1) if match else str(stored)
-    if name not in ACTIVATIONS:
-        raise AgentError(f"activation {name} is none of {', '.join(ACTIVATIONS)}")
-    return getattr(nn, name)
+def _mean_of_quantiles(layer: Any, num_actions: int) -> nn.Linear:
+    """Fold the mean over quantiles [quantiles, actions] into the layer that gives them; summed in double."""
+    if layer.out_features % num_actions:
+        raise AgentError(f"quantile_net has {layer.out_features} outputs, no multiple of {num_actions} actions")
+    weight = layer.weight.double().reshape(-1, num_actions, layer.in_features).mean(0).float()
+    return _linear(weight, layer.bias.double().reshape(-1, num_actions).mean(0).float())
 
 
-def _bounds(action_space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(action_space, spaces.Box):
-        raise AgentError(f"continuous actions expected, the environment's action space is {action_space}")
-    return action_space.low.reshape(-1), action_space.high.reshape(-1)
+class _Weights(dict[str, Tensor]):
+    """Weights by name that remember which were read."""
+
+    # Of the value function and of targets: they train, and do not act.
+    IDLE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "critic", "actor_target.",
+            "q_net_target.", "quantile_net_target.")  # fmt: skip
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(weights)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a weight that acts.
+
+        Raises:
+            AgentError: it is missing, or not finite; names it.
+        """
+        value = super().get(name)
+        if value is None:
+            raise AgentError(f"weights hold no {name}")
+        if not torch.isfinite(value).all():
+            index = ", ".join(map(str, (~torch.isfinite(value)).nonzero()[0].tolist()))
+            raise AgentError(f"{name}[{index}] is not finite: such a policy cannot act; train it anew")
+        self.read.add(name)
+        return value
+
+    def check_all_read(self, declared: Declared) -> None:
+        """Raise AgentError where the acting part holds weights that the rebuilt network does not use."""
+        idle: tuple[str, ...] = self.IDLE
+        if any(name.startswith("pi_features_extractor.") for name in self):
+            idle = (*idle, "features_extractor.")
+        left = [name for name in self if name not in self.read and not name.startswith(idle)]
+        if left:
+            raise AgentError(f"weights hold {left[0]}, which a {declared.policy_class} of these options has not")
 
 
-def _features(weights: Mapping[str, Tensor], prefix: str) -> list[nn.Module]:
+def _expect(action_space: spaces.Space, kind: type[spaces.Space], algorithm: str) -> None:
+    if not isinstance(action_space, kind):
+        raise AgentError(f"{algorithm} takes {kind.__name__} actions, the environment's are {action_space}")
+
+
+def _bounds(action_space: spaces.Space, algorithm: str, finite: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    _expect(action_space, spaces.Box, algorithm)
+    low, high = action_space.low.reshape(-1), action_space.high.reshape(-1)  # type: ignore[attr-defined]
+    if finite and not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise AgentError(f"{algorithm} scales its actions to the bounds, which are not finite: {action_space}")
+    return low, high
+
+
+def _features(weights: _Weights, prefix: str, declared: Declared) -> list[nn.Module]:
     """Return the layers before the MLP: flattening, or the convolutions and the linear layer of NatureCNN."""
     start = f"{prefix}features_extractor."
-    names = [name for name in weights if name.startswith(start)]
-    if not names:
-        return [nn.Flatten()]
+    if declared.extractor == FLATTEN:
+        return [nn.Flatten()]  # weights of an extractor beside it are found by `check_all_read`
     indices = _indices(weights, f"{start}cnn")
-    kernels = [weights[f"{start}cnn.{index}.weight"].shape[-1] for index in indices]
-    if kernels != list(NATURE_STRIDES) or f"{start}linear.0.weight" not in weights:
-        raise AgentError("the features extractor has weights but is not NatureCNN")
+    kernels = [weights[f"{start}cnn.{index}.weight"].shape[-1:].numel() for index in indices]
+    if kernels != list(NATURE_STRIDES):
+        raise AgentError(f"{start}cnn is not NatureCNN's: its kernels are {kernels}, not {list(NATURE_STRIDES)}")
     layers: list[nn.Module] = []
     for index, kernel in zip(indices, kernels, strict=True):
         weight, bias = weights[f"{start}cnn.{index}.weight"], weights[f"{start}cnn.{index}.bias"]
@@ -176,25 +220,25 @@ def _indices(weights: Mapping[str, Tensor], prefix: str) -> list[int]:
     return sorted(int(match.group(1)) for name in weights if (match := pattern.match(name)))
 
 
-def _mlp(
-    weights: Mapping[str, Tensor], prefix: str, activation: type[nn.Module], optional: bool = False
-) -> list[nn.Module]:
+def _mlp(weights: _Weights, prefix: str, declared: Declared, optional: bool = False) -> list[nn.Module]:
     """Return Linear, activation, Linear, activation, ... of a stored Sequential."""
     indices = _indices(weights, prefix)
     if not indices and not optional:
         raise AgentError(f"no weights under {prefix}")
     if any(later - earlier != 2 for earlier, later in pairwise(indices)):
         raise AgentError(f"{prefix} has layers other than Linear and activation at {indices}")
-    return [module for index in indices for module in (_layer(weights, f"{prefix}.{index}"), activation())]
+    return [module for index in indices for module in (_layer(weights, f"{prefix}.{index}"), declared.activation())]
 
 
-def _layer(weights: Mapping[str, Tensor], name: str) -> nn.Linear:
-    weight = weights.get(f"{name}.weight")
-    if weight is None or weight.ndim != 2:
-        raise AgentError(
-            f"{name} is no linear layer: its weight is {'missing' if weight is None else tuple(weight.shape)}"
-        )
-    return _linear(weight, weights.get(f"{name}.bias"))
+def _layer(weights: _Weights, name: str) -> nn.Linear:
+    weight = weights[f"{name}.weight"]
+    bias = None
+    if f"{name}.bias" in weights:
+        bias = weights[f"{name}.bias"]
+    if weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
+        shapes = f"{tuple(weight.shape)}" + ("" if bias is None else f" with a bias of {tuple(bias.shape)}")
+        raise AgentError(f"{name} is no linear layer: its weight is {shapes}")
+    return _linear(weight, bias)
 
 
 # Built without their random initial values, so that loading an agent draws nothing from torch's generator.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Kind = Literal["categorical", "q_values", "gaussian", "deterministic"]
+Kind = Literal["categorical", "q_values", "gaussian", "deterministic", "direct"]
 SDE_EPSILON = 1e-6  # Stable-Baselines3 adds it to the variance of gSDE
 
 
@@ -18,7 +18,8 @@ class ActingPolicy(nn.Module):
     Args:
         latent: from the normalised observation to the last hidden layer.
         head: from there to the outputs.
-        kind: what the outputs are; Gaussian means and Q values are unbounded, deterministic actions lie in [-1, 1].
+        kind: what the outputs are; Gaussian means, Q values and direct actions (clipped like means) are unbounded,
+            deterministic actions lie in [-1, 1].
         spread: from the last hidden layer to the standard deviation; only for Gaussian policies.
         low, high: bounds of a continuous action space, [k].
         squash: whether a Gaussian action passes through tanh and is scaled to the bounds (SAC), or clipped (A2C, PPO).
@@ -45,8 +46,9 @@ class ActingPolicy(nn.Module):
         self.squash = squash
         self.discrete = kind in ("categorical", "q_values")
         if not self.discrete:
-            if low is None or high is None or not (np.isfinite(low).all() and np.isfinite(high).all()):
-                raise ValueError(f"kind={kind!r} needs finite bounds low and high, got {low} and {high}")
+            scaled = squash or kind == "deterministic"  # what only clips needs no finite bounds
+            if low is None or high is None or (scaled and not (np.isfinite(low).all() and np.isfinite(high).all())):
+                raise ValueError(f"kind={kind!r} needs {'finite ' * scaled}bounds low and high, got {low} and {high}")
             self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -68,7 +70,7 @@ class ActingPolicy(nn.Module):
         values = outputs.detach().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
         if self.discrete:
             return values.argmax(axis=-1)  # the first of equals, whatever the batch size
-        if self.kind == "gaussian" and not self.squash:
+        if self.kind in ("gaussian", "direct") and not self.squash:
             return np.clip(values, self.low, self.high)
         if self.squash:
             values = np.tanh(values)

@@ -10,9 +10,12 @@ from torch import nn
 from quarl_lib.inference.engines import Engine
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.spec import Head, PolicySpec, Weights
-from quarl_lib.sb3.agents import Agent
+from quarl_lib.sb3.agents import Agent, channels_last, is_image
+from quarl_lib.sb3.archive import Normalization
 from quarl_lib.sb3.episodes import evaluate
 from quarl_lib.sb3.policy import ActingPolicy
+
+MOST_DEVIATIONS = 50.0  # between zero and a mean: float32 then errs by 3e-6 deviations
 
 
 def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
@@ -25,11 +28,19 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
         raise ValueError(f"{agent.name}: observations are indices, engines take vectors or images")
     shape = agent.observation_space.shape or ()
     image_shape = None
-    if len(shape) == 3:
+    if len(shape) > 1:
+        if not is_image(agent.observation_space):
+            raise ValueError(f"{agent.name}: observations of shape {shape} are no images, which engines take")
         if not agent.scale_images:
             raise ValueError(f"{agent.name}: trained on images that were not divided by 255, which engines do")
+        if channels_last(agent.observation_space):
+            raise ValueError(f"{agent.name}: images of shape {shape} have their channels last, engines take them first")
+        if not any(isinstance(module, nn.Conv2d) for module in agent.policy.modules()):
+            raise ValueError(f"{agent.name}: linear layers over images, engines take convolutions there")
         image_shape = (shape[0], shape[1], shape[2])
     policy, statistics = agent.policy, agent.normalization
+    if statistics is not None:
+        _check_float32(agent.name, statistics)
     return spec_from_module(
         nn.Sequential(policy.latent, policy.head),
         _head(policy),
@@ -40,10 +51,23 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
     )
 
 
+def _check_float32(name: str, statistics: Normalization) -> None:
+    """Raise ValueError where float32 observations and means, in which engines subtract, lose what a deviation tells."""
+    steps = np.abs(statistics.mean) / statistics.std
+    worst = int(steps.argmax())
+    if steps.flat[worst] > MOST_DEVIATIONS:
+        raise ValueError(
+            f"{name}: feature {worst} has a mean of {statistics.mean.flat[worst]:.3g} and a deviation of "
+            f"{statistics.std.flat[worst]:.3g}: engines subtract in float32, which is too coarse for that"
+        )
+
+
 def _head(policy: ActingPolicy) -> Head:
     if policy.discrete:
         return Head("argmax")
     squashed = policy.kind == "deterministic" or policy.squash
+    if not squashed and not np.isfinite([policy.low, policy.high]).any():
+        return Head("none")  # nothing to clip to
     return Head("tanh" if squashed else "clip", tuple(policy.low), tuple(policy.high))
 
 

@@ -22,8 +22,9 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from quarl_lib.envs import gym as environments
-from quarl_lib.sb3.agents import AgentFile, load_agent
+from quarl_lib.sb3.agents import load_agent
 from quarl_lib.sb3.episodes import evaluate
+from quarl_lib.sb3.folders import AgentFile
 from quarl_lib.sb3.recipes import RECIPES, Recipe, recipe_for
 
 EVALUATION_EPISODES = 20

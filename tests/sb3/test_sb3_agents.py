@@ -113,7 +113,7 @@ def test_a_convolutional_agent_acts_as_stable_baselines3_does(algorithm: str, tm
 
     model = make_model(algorithm, Screen(), "CnnPolicy", {}, {})
     path = tmp_path / "agent.zip"
-    model.save(path, exclude=["policy_class"])
+    model.save(path)
     policy = policy_from_archive(read_archive(path), algorithm, Screen.action_space)
     agent = Agent(algorithm, "Screen", "screen", policy, image)
     met = np.random.default_rng(0).integers(0, 256, (30, 4, 40, 40), dtype=np.uint8)

@@ -35,6 +35,8 @@ class Config:
 
     # which agents: a folder <algorithm>/<environment>/ ("": those in the package); empty lists let all pass
     agents_dir: str = ""
+    import_modules: list[str] = field(default_factory=list)
+    run_pickles: bool = False
     algorithms: list[str] = field(default_factory=list)
     env_ids: list[str] = field(default_factory=list)
     retrain: bool = False
@@ -85,8 +87,9 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     cannot be quantized, is one row with the reason in `error`.
     """
     files, failures = choose_agents(
-        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
-    )
+        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress,
+        config.import_modules, config.run_pickles,
+    )  # fmt: skip
     tasks = [
         Comparison(
             file, tuple(config.precisions), config.quantizer, config.observation_quantization, config.per_channel,
@@ -94,7 +97,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         )
         for file in files
     ]  # fmt: skip
-    tables = map_tasks(act_side_by_side, tasks, config.workers, progress, lambda task: task.file.name)
+    tables = map_tasks(act_side_by_side, tasks, config.workers, progress, lambda task: task.file.name, lost)
     tables.sort(key=lambda table: bool((table.precision == "none").all()))  # agents refused come last
     table = pd.concat([*tables, pd.DataFrame([failure.row() for failure in failures])], ignore_index=True)
     return table.reindex(columns=list(TABLE_COLUMNS)).fillna({"error": ""})
@@ -123,7 +126,7 @@ def act_side_by_side(task: Comparison) -> pd.DataFrame:
         try:
             other = quantize_policy(policy, precision, quantizer, task.per_channel, task.observation, calibration)
             actions = other.actions(in_batches(other, states)).reshape(len(states), -1)
-        except ValueError as error:
+        except Exception as error:  # one policy costs no other its rows
             tables.append(pd.DataFrame([{**columns, "error": str(error)}]))
             continue
         tables.append(
@@ -142,6 +145,12 @@ def act_side_by_side(task: Comparison) -> pd.DataFrame:
             )
         )
     return pd.concat(tables, ignore_index=True)
+
+
+def lost(task: Comparison) -> pd.DataFrame:
+    """Return the row of an agent whose process died."""
+    file = task.file
+    return pd.DataFrame([Failure(file.algorithm, file.env_id, file.name, "the process that played it died").row()])
 
 
 def summarize(table: pd.DataFrame) -> pd.DataFrame:

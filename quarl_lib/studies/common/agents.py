@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarl_lib.results import PROJECT, Progress, no_progress
-from quarl_lib.sb3 import SHIPPED_AGENTS, AgentFile, find_agents
+from quarl_lib.sb3 import SHIPPED_AGENTS, AgentFile, find_agents, folders_without_agent
 from quarl_lib.sb3.recipes import SHIPPED
 
 RETRAINED_AGENTS = PROJECT / "outputs" / "agents"
@@ -42,6 +42,8 @@ def choose_agents(
     retrain: bool = False,
     seed: int = 0,
     progress: Progress = no_progress,
+    import_modules: Sequence[str] = (),
+    run_pickles: bool = False,
 ) -> tuple[list[AgentFile], list[Failure]]:
     """List the agents of a folder ("": those in the package), filtered by name; an empty filter lets all pass.
 
@@ -60,7 +62,11 @@ def choose_agents(
             return [], failures
     else:
         folder = Path(agents_dir) if agents_dir else SHIPPED_AGENTS
-    files = find_agents(folder, algorithms or None, env_ids or None)
+    files = find_agents(folder, algorithms or None, env_ids or None, import_modules, run_pickles)
+    failures += [
+        Failure(name.split("/")[0].upper(), name.split("/")[-1], name, "the folder holds no archive and no actor.npz")
+        for name in (folders_without_agent(folder) if not (algorithms or env_ids) else [])
+    ]
     if not files and not failures:
         known = ", ".join(sorted(file.name for file in find_agents(folder)))
         raise ValueError(

@@ -28,14 +28,16 @@ class Observed(NamedTuple):
 def prepare(file: AgentFile, calibration_steps: int, states: int, seed: int) -> Observed | Failure:
     """Load an agent and let it play for its observations, once for all cells of it that a process measures in a row.
 
-    An agent that cannot be loaded is a Failure with the reason.
+    An agent that cannot be loaded, or whose environment fails, is a Failure with the reason.
     """
     try:
         agent = load_agent(file)
+        calibration = rollout(agent, agent.policy, calibration_steps, CALIBRATION_SEED + seed)
+        compared = rollout(agent, agent.policy, states, STATES_SEED + seed)
     except AgentError as error:
         return Failure(file.algorithm, file.env_id, file.name, str(error))
-    calibration = rollout(agent, agent.policy, calibration_steps, CALIBRATION_SEED + seed)
-    compared = rollout(agent, agent.policy, states, STATES_SEED + seed)
+    except Exception as error:  # an environment of the user's own raises what it likes; one agent is not the study
+        return Failure(file.algorithm, file.env_id, file.name, f"{type(error).__name__}: {error}")
     return Observed(agent, torch.from_numpy(calibration), torch.from_numpy(compared))
 
 

@@ -71,7 +71,15 @@ def measure(cell: PTQCell) -> pd.DataFrame:
         table = evaluate(agent, policy, cell.episodes, cell.seed)
     except ValueError as error:
         return pd.DataFrame([{**columns, "error": str(error)}])
+    except Exception as error:  # whatever an environment raises costs this cell and no other
+        return pd.DataFrame([{**columns, "error": f"{type(error).__name__}: {error}"}])
     return table.assign(**columns, **distances, error="")
+
+
+def lost(cell: PTQCell) -> pd.DataFrame:
+    """Return the row of a cell whose process died."""
+    failure = Failure(cell.file.algorithm, cell.file.env_id, cell.file.name, "the process that played it died")
+    return pd.DataFrame([failure.row()])
 
 
 @torch.no_grad()

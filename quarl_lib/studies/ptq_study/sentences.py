@@ -42,6 +42,11 @@ def overview(summary: pd.DataFrame, quantizer: str, observation: str = "none") -
     return table.rename_axis(columns=None).reset_index()
 
 
+def refused(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return every agent or cell that could not be measured, with the reason."""
+    return summary.loc[summary.error != "", ["agent", "precision", "quantizer", "error"]].reset_index(drop=True)
+
+
 def quantizer_verdict(summary: pd.DataFrame) -> str:
     """Say per quantizer, under the first treatment of the observation, how many bits agents need."""
     integers = summary[~summary.quantizer.isin(UNQUANTIZED.values())]
@@ -66,6 +71,9 @@ def typical(summary: pd.DataFrame) -> pd.DataFrame:
 def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = "paper") -> str:
     """Return the run's one line: the median relative error at one precision, and how many cells differ there."""
     rows = summary[(summary.precision == precision) & (summary.quantizer == quantizer) & (summary.error == "")]
+    if not (summary.error == "").any():
+        reasons = "; ".join(f"{row.agent}: {row.error}" for row in summary.head(5).itertuples())
+        raise ValueError(f"no agent was measured. {reasons}")
     if rows.empty:
         return f"{int((summary.precision == 'fp32').sum())} agents, no {precision} cell"
     row = typical(rows).iloc[0]

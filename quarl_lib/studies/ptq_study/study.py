@@ -13,7 +13,7 @@ from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.agents import choose_agents
 from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.ptq_study import paper_table2
-from quarl_lib.studies.ptq_study.cells import PTQCell, measure
+from quarl_lib.studies.ptq_study.cells import PTQCell, lost, measure
 
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
 TABLE_COLUMNS = (
@@ -34,6 +34,8 @@ class Config:
 
     # which agents: a folder <algorithm>/<environment>/ ("": those in the package); empty lists let all pass
     agents_dir: str = ""
+    import_modules: list[str] = field(default_factory=list)
+    run_pickles: bool = False
     algorithms: list[str] = field(default_factory=list)
     env_ids: list[str] = field(default_factory=list)
     retrain: bool = False
@@ -98,8 +100,9 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     An agent that cannot be loaded is one row of precision "none" with the reason in `error`.
     """
     files, failures = choose_agents(
-        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress
-    )
+        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress,
+        config.import_modules, config.run_pickles,
+    )  # fmt: skip
     tasks = [
         PTQCell(
             file, *cell, config.per_channel, config.episodes, config.calibration_steps, config.kl_states,
@@ -108,7 +111,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         for file in files
         for cell in cells_of(config)
     ]  # fmt: skip
-    tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name)
+    tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name, lost)
     refused = {task.file: table for task, table in zip(tasks, tables, strict=True) if (table.precision == "none").all()}
     measured = [table for task, table in zip(tasks, tables, strict=True) if task.file not in refused]
     untrained = pd.DataFrame([failure.row() for failure in failures])
@@ -129,7 +132,7 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
         row = {**cell, "warning": first.warning, "error": first.error, "episodes": 0, "differs": False}
         if not first.error:
             returns = episodes.set_index("seed").episode_return
-            row |= _returns(returns, reference[cell["agent"]].loc[returns.index], confidence, seed)
+            row |= _returns(returns, reference.get(cell["agent"]), confidence, seed)
             row |= first[["kl_divergence", "kl_kind", "same_action_rate", "mean_abs_action_difference"]].to_dict()
         if cell["precision"] != "none":
             row["num_bits"] = storage_bits(cell["precision"])
