@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from quarl_lib.inference.layout import (
     Section,
     layout_of,
 )
-from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
+from quarl_lib.inference.spec import PRECISIONS, Head, LayerWeights, PolicySpec, Weights
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _UNSEALED = 0xDEADBEEF  # in place of a payload's checksum that was not taken
@@ -135,6 +136,24 @@ def _sections(layer: LayerLayout, data: np.ndarray) -> tuple[object, ...]:
 def _copy(before: Section | None, after: Section | None, data: np.ndarray, result: np.ndarray) -> None:
     if before is not None and after is not None:
         after.view(result)[:] = before.view(data)
+
+
+def with_head(spec: PolicySpec, head: Head, buffer: object) -> tuple[PolicySpec, memoryview]:
+    """Return the spec with another head and a copy of its packed buffer that fits it; the weights stay the same bytes.
+
+    Raises:
+        ValueError: one of the two heads is gaussian, whose log std lies among the weights.
+    """
+    if "gaussian" in (spec.head.kind, head.kind):
+        raise ValueError(f"head {spec.head.kind!r} to {head.kind!r}: a gaussian head's buffer has another layout")
+    precision = read_precision(buffer)
+    check_buffer(spec, precision, buffer)
+    other = replace(spec, head=head)
+    layout = layout_of(other, precision)
+    data = aligned_empty(layout.num_bytes)
+    data[:] = as_bytes(buffer)[: layout.num_bytes]
+    _write_header(layout, read_version(buffer), data)
+    return other, data.data
 
 
 def read_version(buffer: object) -> int:
