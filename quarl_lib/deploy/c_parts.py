@@ -85,8 +85,8 @@ INTEGER_SUMS = {
 
 INTEGER_LAYER = """\
 /* One layer: rows of COMMENT; for each output a scale, a residual and a bias. */
-static int NAME_layerBITS(const TYPE *w, const float *row, int columns, int outputs, int limit, const float *x, float *y,
-                       int16_t *codes) {
+static int NAME_layerBITS(const TYPE *w, const float *row, int columns, int outputs, int limit,
+                       const float *x, float *y, int16_t *codes) {
     float scale;
     int32_t total;
     int i, j, n = PADDED;
