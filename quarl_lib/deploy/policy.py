@@ -20,6 +20,7 @@ from quarl_lib.inference.spec import PolicySpec, Weights
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
+    from quarl_lib.deploy.source import Source
     from quarl_lib.sb3 import Agent, AgentFile
 
 
@@ -92,6 +93,11 @@ class QuantizedPolicy:
         from quarl_lib.deploy.source import read_source  # imports torch
 
         source = read_source(model_or_path, vec_normalize=vec_normalize, env_id=env_id)
+        return cls.of_source(source, precision, backend, seed)
+
+    @classmethod
+    def of_source(cls, source: Source, precision: str, backend: str = "auto", seed: int = 0) -> QuantizedPolicy:
+        """Quantize what `read_source` found."""
         buffer = pack(source.spec, source.weights, precision)
         return cls(
             source.spec, buffer, precision, observation_shape=source.observation_shape,
@@ -145,6 +151,11 @@ class QuantizedPolicy:
         self._buffer[:] = np.frombuffer(buffer, np.uint8)
         self.draws, self._drawing = draws or self.draws, None
         self.card = {**self.card, "parity": None, "timing": None}
+
+    @property
+    def packed(self) -> memoryview:
+        """Return the packed weights in use, read-only."""
+        return self._buffer.data.toreadonly()
 
     def save(self, path: str | Path) -> None:
         """Write one file with spec, packed weights, checksum and card; `load` needs neither torch nor the archive."""
