@@ -21,12 +21,14 @@ ALLOWED: dict[str, set[str]] = {
     "envs": set(),
     "inference": {"quantization", "provenance", "files"},
     "sb3": {"quantization", "inference", "envs"},
+    # It leaves the house with what it plays (sb3) and runs (inference), and a card: parity is measured (metrics).
+    "deploy": {"sb3", "inference", "quantization", "metrics", "files"},
     "actorq": {"inference", "envs", "quantization", "results"},
     "studies": LIBRARY,
     "suite": {"files", "provenance"},
     "reports": {"suite", "files", "provenance"},
     "doctor": {"suite", "inference", "actorq.carbon", "files", "provenance"},
-    "cli": {"suite", "reports", "doctor"},
+    "cli": {"suite", "reports", "doctor", "deploy"},
 }
 # Inside ActorQ: each of these knows those before it, and what stands beside it.
 ACTORQ: dict[str, set[str]] = {

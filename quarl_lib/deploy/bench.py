@@ -134,7 +134,7 @@ def _row(
 ) -> dict[str, Any]:  # fmt: skip
     own = [pair for pair in pairs if pair.name == name]
     times, base = [p.candidate.median_us for p in own], [p.baseline.median_us for p in own]
-    us, ratio = metrics.bootstrap_ci(times, statistic=np.median), metrics.speedup(base, times, paired=True)
+    us, ratio = metrics.mean_interval(times), metrics.paired_ratio(base, times)
     inputs = list(observations) if name == SB3 else singles
     actions = np.stack([np.asarray(act(x)) for x in inputs]).reshape(original.shape)
     found = parity.difference(original, actions, source.agent)

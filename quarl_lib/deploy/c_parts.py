@@ -33,7 +33,7 @@ END = """
 
 QUANTIZE = """\
 /* Turn n floats into integer codes with one scale, half to even; return 0 if one is not finite. */
-static int NAME_quantize(const float *x, int n, int limit, int16_t *codes, float *scale, int32_t *sum) {
+static int NAME_quantize(const float *x, int n, float limit, int16_t *codes, float *scale, int32_t *sum) {
     float largest = 0.0f, steps;
     int32_t total = 0;
     int i;
@@ -42,18 +42,14 @@ static int NAME_quantize(const float *x, int n, int limit, int16_t *codes, float
         if (!(a <= NAME_LARGEST)) return 0;
         if (a > largest) largest = a;
     }
-    if (largest < 7.88860905e-31f) { /* 2^-100 */
-        largest = 0.0f;
-        steps = 0.0f;
-    } else {
-        steps = (float)limit / largest;
-    }
+    if (largest < 7.88860905e-31f) largest = 0.0f; /* 2^-100 */
+    steps = largest > 0.0f ? limit / largest : 0.0f;
     for (i = 0; i < n; i++) {
         float rounded = (x[i] * steps + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23 leaves no fraction */
         codes[i] = (int16_t)(int32_t)rounded;
         total += codes[i];
     }
-PAD    *scale = largest / (float)limit;
+PAD    *scale = largest / limit;
     *sum = total;
     return 1;
 }
@@ -85,7 +81,7 @@ INTEGER_SUMS = {
 
 INTEGER_LAYER = """\
 /* One layer: rows of COMMENT; for each output a scale, a residual and a bias. */
-static int NAME_layerBITS(const TYPE *w, const float *row, int columns, int outputs, int limit,
+static int NAME_layerBITS(const TYPE *w, const float *row, int columns, int outputs, float limit,
                        const float *x, float *y, int16_t *codes) {
     float scale;
     int32_t total;

@@ -72,8 +72,10 @@ def write_c(spec: PolicySpec, buffer: object, precision: str, name: str, about: 
         f"/* {name}.c: generated, see {name}.h.\n{top} */\n#include \"{name}.h\"\n\n{c_parts.GUARDS}\n"
         + "\n".join([*arrays, *writer.functions(), _act(writer, steps)]) + c_parts.END
     )  # fmt: skip
-    texts = (re.sub(r"\bNAME_(?=[A-Z])", f"{name.upper()}_", text).replace("NAME", name) for text in (source, header))
-    return CSource(name, *texts, writer.constant_bytes, ram)
+    source, header = (
+        re.sub(r"\bNAME_(?=[A-Z])", f"{name.upper()}_", text).replace("NAME", name) for text in (source, header)
+    )
+    return CSource(name, source, header, writer.constant_bytes, ram)
 
 
 class _Writer:
@@ -91,6 +93,11 @@ class _Writer:
 
     def arrays_and_steps(self) -> tuple[list[str], list[str]]:
         arrays, steps, x = [], [], "observation"
+        if not self.integer or self.layout.observation_mean is not None:  # else the first codes find it
+            n = self.spec.layers[0].in_features
+            steps.append(
+                f"    for (i = 0; i < {n}; i++)\n        if (!(fabsf(observation[i]) <= NAME_LARGEST)) goto bad;\n"
+            )
         if self.layout.observation_mean is not None:
             mean, inverse = (self._vector(s, self.spec.layers[0].in_features)
                              for s in (self.layout.observation_mean, self.layout.observation_inverse_std))  # fmt: skip
@@ -135,7 +142,7 @@ class _Writer:
             self.needs["quantize"] = c_parts.QUANTIZE.replace("PAD", pad)
             self.needs[f"layer{bits}"] = _integer_layer(bits)
             limit = activation_limit(part.kind, part.cols_padded)
-            call = f"NAME_layer{bits}(NAME_w{index}, NAME_r{index}, {sizes}, {limit}, {x}, {y}, s->codes)"
+            call = f"NAME_layer{bits}(NAME_w{index}, NAME_r{index}, {sizes}, {limit}.0f, {x}, {y}, s->codes)"
             steps = [f"    if (!{call}) goto bad;\n"]
         else:
             if part.kind == "fp16":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -191,12 +192,16 @@ def _measured(policy: QuantizedPolicy) -> list[str]:
     return [f"{rate}; mean return {found['mean_return_exported']:.4g}, original {found['mean_return_original']:.4g}"]
 
 
+def _put(data: bytes, path: Path) -> None:
+    path.write_bytes(data)
+
+
 def _write_all(files: dict[Path, bytes]) -> None:
     """Write every file, or none."""
     done: list[Path] = []
     try:
         for path, data in files.items():
-            write_atomically(path, lambda aside, data=data: aside.write_bytes(data))
+            write_atomically(path, partial(_put, data))
             done.append(path)
     except BaseException:
         for path in done:
