@@ -85,8 +85,8 @@ def _ways(source: Source, model_or_path: Any) -> tuple[dict[str, Act], dict[str,
 def _predict(source: Source, model_or_path: Any) -> Act | str:
     """Return Stable-Baselines3's own `predict`, normalisation before it where the agent has one, or why not."""
     from quarl_lib.deploy.source import find_agent
-    from quarl_lib.sb3.fine_tune import training_env
     from quarl_lib.sb3.rebuild import rebuild_model
+    from quarl_lib.sb3.tuning import training_env
 
     agent = source.agent
     if hasattr(model_or_path, "predict"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quarl_lib.deploy import c_parts
+from quarl_lib.deploy.c_values import float_text, packed_codes
 from quarl_lib.inference import tiles
 from quarl_lib.inference.heads import middle_and_half_width
 from quarl_lib.inference.layout import BITS, LayerLayout, Section, activation_limit, layout_of
@@ -126,7 +127,7 @@ class _Writer:
                       self._array("float", f"b{index}", bias)]  # fmt: skip
         else:
             rows = np.stack([self._vector(part.scales, part.rows), self._vector(part.residuals, part.rows), bias], 1)
-            codes = _packed_codes(matrix, BITS[part.kind])
+            codes = packed_codes(matrix, BITS[part.kind])
             arrays = [self._array("int8_t" if BITS[part.kind] == 8 else "uint8_t", f"w{index}", codes),
                       self._array("float", f"r{index}", rows)]  # fmt: skip
         for name, section in (("n", part.norm_scale), ("o", part.norm_offset)):
@@ -196,22 +197,11 @@ class _Writer:
     def _array(self, kind: str, name: str, values: np.ndarray) -> str:
         self.constant_bytes += values.nbytes
         flat = values.reshape(-1).tolist()
-        texts = [_float_text(v) for v in flat] if kind == "float" else [str(v) for v in flat]
+        texts = [float_text(v) for v in flat] if kind == "float" else [str(v) for v in flat]
         per_line = 8 if kind == "float" else 24
         lines = [", ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
         body = ",\n    ".join(lines)
         return f"static const {kind} NAME_{name}[{len(texts)}] = {{\n    {body}}};\n"
-
-
-def _packed_codes(matrix: np.ndarray, bits: int) -> np.ndarray:
-    """Return a row's codes: one a byte at 8 bits, else 2 or 4 runs of columns that share their bytes."""
-    if bits == 8:
-        return matrix.astype(np.int8)
-    parts = 8 // bits
-    codes = ((matrix + (2**bits - 1)) / 2).astype(np.uint8)
-    codes = np.pad(codes, ((0, 0), (0, -codes.shape[1] % parts))).reshape(len(codes), parts, -1)
-    shifts = np.arange(parts, dtype=np.uint8)[None, :, None] * np.uint8(bits)
-    return np.bitwise_or.reduce(codes << shifts, axis=1)
 
 
 def _integer_layer(bits: int) -> str:
@@ -231,7 +221,7 @@ def _normalize(spec: PolicySpec) -> str:
     n, clip = spec.layers[0].in_features, spec.observation_clip
     text = f"    for (i = 0; i < {n}; i++) {{\n        x[i] = (observation[i] - NAME_mean[i]) * NAME_inverse_std[i];\n"
     if np.isfinite(clip):
-        bound = _float_text(float(np.float32(clip)))
+        bound = float_text(float(np.float32(clip)))
         text += f"        if (x[i] < -{bound}) x[i] = -{bound};\n        if (x[i] > {bound}) x[i] = {bound};\n"
     return text + "    }\n"
 
@@ -300,9 +290,3 @@ extern "C" {{
 
 #endif
 """
-
-
-def _float_text(value: float) -> str:
-    """Write a float32 so that a compiler reads the same bits."""
-    text = f"{np.float32(value):.9g}"
-    return f"{text}f" if re.search(r"[.e]", text) else f"{text}.0f"

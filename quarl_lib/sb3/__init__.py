@@ -2,6 +2,7 @@
 
 import sys
 from types import ModuleType
+from typing import Any
 
 from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, AgentFile, find_agents, load_agent
 from quarl_lib.sb3.archive import AgentError
@@ -12,6 +13,15 @@ from quarl_lib.sb3.policy import ActingPolicy
 # TensorBoard looks for a module of this name first and then makes do with a stub.
 sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
 
+
+def __getattr__(name: str) -> Any:
+    if name == "fine_tune":  # imports Stable-Baselines3, which loading does without
+        from quarl_lib.sb3.tuning import fine_tune
+
+        return fine_tune
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "SHIPPED_AGENTS",
     "ActingPolicy",
@@ -20,6 +30,7 @@ __all__ = [
     "AgentFile",
     "evaluate",
     "find_agents",
+    "fine_tune",
     "load_agent",
     "rollout",
 ]
