@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from quarl_lib.inference.engines import Engine, make_engine
-from quarl_lib.inference.pack import with_head
+from quarl_lib.inference.rehead import with_head
 from quarl_lib.inference.spec import Head, PolicySpec
 
 Distribution = Literal["", "categorical", "gaussian"]

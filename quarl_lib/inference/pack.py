@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from quarl_lib.inference.layout import (
     Section,
     layout_of,
 )
-from quarl_lib.inference.spec import PRECISIONS, Head, LayerWeights, PolicySpec, Weights
+from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _UNSEALED = 0xDEADBEEF  # in place of a payload's checksum that was not taken
@@ -56,7 +55,7 @@ def pack(
     _put(layout.observation_mean, weights.observation_mean, data)
     _put(layout.observation_inverse_std, weights.observation_inverse_std, data)
     _put(layout.log_std, weights.log_std, data)
-    _write_header(layout, weights_version, data)
+    write_header(layout, weights_version, data)
     return data.data
 
 
@@ -124,7 +123,7 @@ def convert(spec: PolicySpec, buffer: object, precision: str, out: object = None
             _copy(getattr(before, name), getattr(after, name), data, result)
     for name in ("observation_mean", "observation_inverse_std", "log_std"):
         _copy(getattr(source, name), getattr(target, name), data, result)
-    _write_header(target, read_version(data), result, seal)
+    write_header(target, read_version(data), result, seal)
     return result.data
 
 
@@ -136,24 +135,6 @@ def _sections(layer: LayerLayout, data: np.ndarray) -> tuple[object, ...]:
 def _copy(before: Section | None, after: Section | None, data: np.ndarray, result: np.ndarray) -> None:
     if before is not None and after is not None:
         after.view(result)[:] = before.view(data)
-
-
-def with_head(spec: PolicySpec, head: Head, buffer: object) -> tuple[PolicySpec, memoryview]:
-    """Return the spec with another head and a copy of its packed buffer that fits it; the weights stay the same bytes.
-
-    Raises:
-        ValueError: one of the two heads is gaussian, whose log std lies among the weights.
-    """
-    if "gaussian" in (spec.head.kind, head.kind):
-        raise ValueError(f"head {spec.head.kind!r} to {head.kind!r}: a gaussian head's buffer has another layout")
-    precision = read_precision(buffer)
-    check_buffer(spec, precision, buffer)
-    other = replace(spec, head=head)
-    layout = layout_of(other, precision)
-    data = aligned_empty(layout.num_bytes)
-    data[:] = as_bytes(buffer)[: layout.num_bytes]
-    _write_header(layout, read_version(buffer), data)
-    return other, data.data
 
 
 def read_version(buffer: object) -> int:
@@ -270,7 +251,8 @@ def _put(section: Section | None, values: np.ndarray | None, data: np.ndarray) -
         view[len(values) :] = 0
 
 
-def _write_header(layout: Layout, weights_version: int, data: np.ndarray, seal: bool = True) -> None:
+def write_header(layout: Layout, weights_version: int, data: np.ndarray, seal: bool = True) -> None:
+    """Write a filled buffer's header, checksums included."""
     size = len(layout.header)
     header = np.frombuffer(bytearray(layout.header), np.uint8)
     header[32:40].view("<i8")[0] = weights_version
