@@ -85,6 +85,22 @@ def build_parser() -> argparse.ArgumentParser:
         "--import-module", action="append", default=[], metavar="MODULE", help="registers environments"
     )
     command.set_defaults(act=recommend)
+    command = commands.add_parser("export", help="write an agent's policy as ONNX, C or one file, with its parity")
+    command.add_argument("agent", help="an archive, a hub folder, or one in the package, such as ppo/CartPole-v1")
+    command.add_argument("--to", required=True, choices=("onnx", "c", "policy"))
+    command.add_argument("--precision", default="int8", help="fp32, fp16, int8; int4 and int2 for c and policy")
+    command.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE")
+    command.add_argument("--env-id", help="where the agent's name does not say it")
+    command.add_argument(
+        "--vec-normalize", type=Path, metavar="FILE.pkl", help="where it does not lie beside the agent"
+    )
+    command.set_defaults(act=export)
+
+    command = commands.add_parser("bench", help="microseconds an action of an agent, as it is and on every engine")
+    command.add_argument("agent", help="as for export")
+    command.add_argument("--rounds", type=int, default=10, help="default: 10")
+    command.add_argument("--env-id", help="where the agent's name does not say it")
+    command.set_defaults(act=bench)
 
     command = commands.add_parser("doctor", help="what this machine can do, and what to do where it cannot")
     command.add_argument("--json", action="store_true")
@@ -200,6 +216,28 @@ def recommend(options: argparse.Namespace) -> int:
     for row in rows:
         print(row)
     return OK if any(" refused: " not in row for row in rows) else NOT_ALL_OK
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write an agent's policy and its card, and say what was measured."""
+    from quarl_lib.deploy import describe
+    from quarl_lib.deploy.export import export
+
+    card = export(
+        options.agent, options.to, options.output, options.precision,
+        env_id=options.env_id, vec_normalize=options.vec_normalize,
+    )  # fmt: skip
+    print(f"{options.output}\n{options.output}.json\n{describe.parity(card)}\n{describe.times(card)}")
+    return OK
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Print what an action costs."""
+    from quarl_lib.deploy import bench, describe
+
+    table = bench.bench(options.agent, rounds=options.rounds, env_id=options.env_id)
+    print(describe.bench_table(table))
+    return OK
 
 
 def doctor(options: argparse.Namespace) -> int:

@@ -21,13 +21,15 @@ ALLOWED: dict[str, set[str]] = {
     "envs": set(),
     "inference": {"quantization", "provenance", "files"},
     "sb3": {"quantization", "inference", "envs"},
+    # It leaves the house with what it plays (sb3) and runs (inference), and a card: parity is measured (metrics).
+    "deploy": {"sb3", "inference", "quantization", "metrics", "files"},
     "actorq": {"inference", "envs", "quantization", "results"},
     "studies": LIBRARY,
     "suite": {"files", "provenance"},
     "reports": {"suite", "files", "provenance"},
     "doctor": {"suite", "inference", "actorq.carbon", "files", "provenance"},
     # sb3 and studies: `agents` and `recommend` have their logic there, imported inside functions only.
-    "cli": {"suite", "reports", "doctor", "sb3", "studies"},
+    "cli": {"suite", "reports", "doctor", "deploy", "sb3", "studies"},
 }
 # Inside ActorQ: each of these knows those before it, and what stands beside it.
 ACTORQ: dict[str, set[str]] = {

@@ -55,7 +55,7 @@ def pack(
     _put(layout.observation_mean, weights.observation_mean, data)
     _put(layout.observation_inverse_std, weights.observation_inverse_std, data)
     _put(layout.log_std, weights.log_std, data)
-    _write_header(layout, weights_version, data)
+    write_header(layout, weights_version, data)
     return data.data
 
 
@@ -123,7 +123,7 @@ def convert(spec: PolicySpec, buffer: object, precision: str, out: object = None
             _copy(getattr(before, name), getattr(after, name), data, result)
     for name in ("observation_mean", "observation_inverse_std", "log_std"):
         _copy(getattr(source, name), getattr(target, name), data, result)
-    _write_header(target, read_version(data), result, seal)
+    write_header(target, read_version(data), result, seal)
     return result.data
 
 
@@ -251,7 +251,8 @@ def _put(section: Section | None, values: np.ndarray | None, data: np.ndarray) -
         view[len(values) :] = 0
 
 
-def _write_header(layout: Layout, weights_version: int, data: np.ndarray, seal: bool = True) -> None:
+def write_header(layout: Layout, weights_version: int, data: np.ndarray, seal: bool = True) -> None:
+    """Write a filled buffer's header, checksums included."""
     size = len(layout.header)
     header = np.frombuffer(bytearray(layout.header), np.uint8)
     header[32:40].view("<i8")[0] = weights_version

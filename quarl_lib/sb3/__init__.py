@@ -2,6 +2,7 @@
 
 import sys
 from types import ModuleType
+from typing import Any
 
 from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, load_agent
 from quarl_lib.sb3.archive import AgentError
@@ -13,6 +14,15 @@ from quarl_lib.sb3.policy import ActingPolicy
 # TensorBoard looks for a module of this name first and then makes do with a stub.
 sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
 
+
+def __getattr__(name: str) -> Any:
+    if name == "fine_tune":  # imports Stable-Baselines3, which loading does without
+        from quarl_lib.sb3.tuning import fine_tune
+
+        return fine_tune
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "SHIPPED_AGENTS",
     "ActingPolicy",
@@ -21,6 +31,7 @@ __all__ = [
     "AgentFile",
     "evaluate",
     "find_agents",
+    "fine_tune",
     "folders_without_agent",
     "load_agent",
     "rollout",

@@ -22,16 +22,20 @@ from quarl_lib.sb3.spec import agent_spec
 
 def trained_agent(model: BaseAlgorithm, env_id: str) -> Agent:
     """Return a model that still holds its environment as an agent, with the observation statistics of its training."""
-    vec_normalize = model.get_vec_normalize_env()
-    normalization = None
-    if isinstance(vec_normalize, VecNormalize) and vec_normalize.norm_obs:
-        statistics: Any = vec_normalize.obs_rms
-        std = np.sqrt(statistics.var + vec_normalize.epsilon)
-        normalization = Normalization(statistics.mean.copy(), std, vec_normalize.clip_obs)
+    normalization = statistics_of(model.get_vec_normalize_env())
     algorithm = type(model).__name__
     return Agent(
         algorithm, env_id, f"{algorithm.lower()}/{env_id}", acting_policy(model), model.observation_space, normalization
     )
+
+
+def statistics_of(vec_normalize: VecNormalize | None) -> Normalization | None:
+    """Return the observation statistics of a VecNormalize as they stand, None where it leaves observations alone."""
+    if vec_normalize is None or not vec_normalize.norm_obs:
+        return None
+    statistics: Any = vec_normalize.obs_rms
+    std = np.sqrt(statistics.var + vec_normalize.epsilon)
+    return Normalization(statistics.mean.copy(), std, vec_normalize.clip_obs)
 
 
 def engine_precision(config: QATConfig) -> str:

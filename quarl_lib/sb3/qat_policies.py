@@ -17,6 +17,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from stable_baselines3.sac.policies import Actor as SACActor
+from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import Actor, TD3Policy
 
 from quarl_lib.envs.gym import is_atari
@@ -27,6 +29,7 @@ from quarl_lib.sb3.recipes import Recipe
 ACTOR_CRITIC_PARTS = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")
 Q_NETWORK_PARTS = ("features_extractor", "q_net")
 ACTOR_PARTS = ("features_extractor", "mu")
+SAC_ACTOR_PARTS = ("features_extractor", "latent_pi", "mu")
 
 
 class QATPolicy(BasePolicy):
@@ -80,12 +83,25 @@ class QATTD3Policy(QATPolicy, TD3Policy):
         return actor.to(self.device)
 
 
+class QATSACPolicy(QATPolicy, SACPolicy):
+    """The policy of SAC: the path of the mean; the deviation, which only explores, stays fp32."""
+
+    plain_class = SACPolicy
+
+    def make_actor(self, *args: Any, **kwargs: Any) -> SACActor:
+        """Return a fake-quantized actor."""
+        actor = super().make_actor(*args, **kwargs)
+        insert_fake_quant(actor, SAC_ACTOR_PARTS, self.quantization)
+        return actor.to(self.device)
+
+
 POLICIES: dict[str, type[QATPolicy]] = {
     "A2C": QATActorCriticPolicy,
     "PPO": QATActorCriticPolicy,
     "DQN": QATDQNPolicy,
     "DDPG": QATTD3Policy,
     "TD3": QATTD3Policy,
+    "SAC": QATSACPolicy,
 }
 
 

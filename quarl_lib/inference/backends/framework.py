@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quarl_lib.inference.heads import ActionHead
@@ -24,6 +26,14 @@ class FrameworkEngine:
         self._check = ObservationCheck(spec)
         self._head = None if spec.head.kind in IN_GRAPH else ActionHead(spec, seed)
         self._log_std: np.ndarray | None = None
+        self._source: Weights | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the runtime's own objects were built from; they are built anew in the other process."""
+        if self._source is None and self.weights_version >= 0:
+            raise ValueError("an engine that took a runtime's own message cannot be pickled: load a packed buffer")
+        options = {"_head": self._head, "reason": self.reason, **self._options()}
+        return _restore, (type(self), self.spec, self.precision, options, self._source, self.weights_version)
 
     def load(self, buffer: object, *, copy: bool = False, verify: bool | None = None) -> None:
         """Take a packed buffer's weights, dequantized; they are copied and checked whatever the options say."""
@@ -37,6 +47,7 @@ class FrameworkEngine:
         self._take(weights, weights_version)
 
     def _take(self, weights: Weights, weights_version: int) -> None:
+        self._source = weights
         self._build(weights)
         self._log_std = weights.log_std
         self.weights_version = weights_version
@@ -53,6 +64,10 @@ class FrameworkEngine:
                 return int(actions[0])
         return actions[0] if single else actions
 
+    def _options(self) -> dict[str, Any]:
+        """Return what `_build` reads beside the weights, as attributes."""
+        return {}
+
     def _build(self, weights: Weights) -> None:
         """Make what `_outputs` needs of these weights."""
         raise NotImplementedError
@@ -60,3 +75,14 @@ class FrameworkEngine:
     def _outputs(self, batch: np.ndarray) -> np.ndarray:
         """Return float32 [n, action_dim]: actions where the head is in the graph, else the last layer's outputs."""
         raise NotImplementedError
+
+
+def _restore(
+    kind: type[FrameworkEngine], spec: PolicySpec, precision: str, options: dict[str, Any], weights: Weights | None,
+    weights_version: int,
+) -> FrameworkEngine:  # fmt: skip
+    engine = kind(spec, precision)
+    vars(engine).update(options)
+    if weights is not None:
+        engine._take(weights, weights_version)
+    return engine

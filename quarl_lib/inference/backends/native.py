@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +70,20 @@ def create(spec: PolicySpec, precision: str, seed: int = 0, isa: str | None = No
     return engine
 
 
+def restore(spec: PolicySpec, precision: str, seed: int, isa: str, reason: str, buffer: bytes | None) -> Engine:
+    """Return a pickled engine's like; on a machine without its instruction set the best that is there."""
+    engine = create(spec, precision, seed, isa if instruction_sets().get(isa) == "ok" else None)
+    engine.reason = reason
+    if buffer is not None:
+        engine.load(buffer, copy=True)
+    return engine
+
+
+def _reduce(engine: Any) -> tuple[Any, ...]:
+    state = (engine.spec, engine.precision, engine.random_state, engine.isa, engine.reason, engine.packed())
+    return restore, state
+
+
 def instruction_sets() -> dict[str, str]:
     """Return for every set of kernels `ok`, or why this machine cannot run it; empty without the extension."""
     found = {}
@@ -94,3 +110,7 @@ def _new_output(discrete: bool, action_dim: int, n: int | None = None) -> np.nda
     if discrete:
         return np.empty(n or 0, np.int64)
     return np.empty(action_dim if n is None else (n, action_dim), np.float32)
+
+
+if extension.native() is not None:
+    copyreg.pickle(_extension().Engine, _reduce)

@@ -9,11 +9,10 @@ import onnxruntime as ort
 
 from quarl_lib.inference.backends.framework import FrameworkEngine
 from quarl_lib.inference.backends.native import instruction_sets
-from quarl_lib.inference.backends.onnx_graph import INPUT, OUTPUT, Range, build
+from quarl_lib.inference.backends.onnx_graph import INPUT, OUTPUT, SUPPORTED, Range, build
 from quarl_lib.inference.observations import ObservationCheck
 from quarl_lib.inference.spec import PolicySpec, Weights
 
-SUPPORTED = ("fp32", "int8", "int4g128")
 VNNI_KERNELS = ("avx512", "avxvnni")  # native kernels that run only where the CPU has such instructions
 SILENT = 3  # errors only: warnings about unused constants say nothing to a user
 
@@ -21,7 +20,14 @@ SILENT = 3  # errors only: warnings about unused constants say nothing to a user
 def export(
     spec: PolicySpec, weights: Weights, precision: str, ranges: list[Range] | None = None, code_max: int | None = None
 ) -> bytes:
-    """Return the ONNX file of a policy, quantized; what a learner would send to an onnxruntime actor."""
+    """Return the ONNX file of a policy, quantized; what a learner would send to an onnxruntime actor.
+
+    Raises:
+        ValueError: there is no such graph at that precision.
+    """
+    reason = unsupported(spec, precision)
+    if reason:
+        raise ValueError(f"precision is {precision!r}: {reason}; choose one of {', '.join(SUPPORTED)}")
     code_max = code_max or weight_code_max()
     return build(spec, weights, precision, code_max=code_max, ranges=ranges).SerializeToString()
 
@@ -45,7 +51,7 @@ class OnnxEngine(FrameworkEngine):
 
     def load_export(self, message: bytes, weights_version: int = 0) -> None:
         """Take a message of `export` as it is."""
-        self._session = _session(message)
+        self._session, self._source = _session(message), None
         self.weights_version = weights_version
 
     def calibrate(self, observations: np.ndarray) -> None:
@@ -61,6 +67,9 @@ class OnnxEngine(FrameworkEngine):
             raise ValueError(f"calibrate at {self.precision}: only a loaded convolutional int8 policy has ranges")
         self.ranges = input_ranges(self.spec, self._weights, observations)
         self._build(self._weights)
+
+    def _options(self) -> dict[str, Any]:
+        return {"ranges": self.ranges}
 
     def _build(self, weights: Weights) -> None:
         self._session = _session(export(self.spec, weights, self.precision, self.ranges))

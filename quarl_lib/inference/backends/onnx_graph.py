@@ -13,6 +13,7 @@ from quarl_lib.inference.heads import middle_and_half_width
 from quarl_lib.inference.spec import Conv, Layer, LayerWeights, PolicySpec, Weights
 
 OPSETS = (helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1))
+SUPPORTED = ("fp32", "int8", "int4g128")
 GROUP = 128  # weights per scale at int4g128
 INPUT, OUTPUT = "observation", "output"
 Range = tuple[float, float]
@@ -33,7 +34,12 @@ def build(
     (63 where 8-bit products are summed in int16 and would saturate, else 127); int4g128: hidden layers in groups.
     ranges: the (low, high) of every layer's input, which makes int8 static (quantize-dequantize nodes), and is how
     convolutions get quantized. taps: add every layer's input to the outputs, for calibration.
+
+    Raises:
+        ValueError: another precision.
     """
+    if precision not in SUPPORTED:
+        raise ValueError(f"precision is {precision!r}: choose one of {', '.join(SUPPORTED)}")
     graph = _Graph(precision, code_max, ranges)
     name = INPUT
     if spec.normalize_observation:

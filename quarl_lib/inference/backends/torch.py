@@ -102,7 +102,13 @@ def quantize_dynamic(module: nn.Module, precision: str) -> nn.Module:
 
 
 def export(module: nn.Module, precision: str) -> bytes:
-    """Return what a PyTorch learner sends of its fp32 module: the saved state_dict at this precision."""
+    """Return what a PyTorch learner sends of its fp32 module: the saved state_dict at this precision.
+
+    Raises:
+        ValueError: torch has no such precision.
+    """
+    if precision not in ("fp32", *QUANTIZED_DTYPES):
+        raise ValueError(f"precision is {precision!r}: choose one of fp32, {', '.join(QUANTIZED_DTYPES)}")
     buffer = io.BytesIO()
     torch.save((module if precision == "fp32" else quantize_dynamic(module, precision)).state_dict(), buffer)
     return buffer.getvalue()
@@ -134,7 +140,11 @@ class TorchEngine(FrameworkEngine):
             state = torch.load(io.BytesIO(message), weights_only=self.precision == "fp32")
             self._eager.load_state_dict(state)
         self._use(self._eager)
+        self._source = None
         self.weights_version = weights_version
+
+    def _options(self) -> dict[str, Any]:
+        return {"frozen": self.frozen}
 
     def _build(self, weights: Weights) -> None:
         module = module_from_spec(self.spec, weights)

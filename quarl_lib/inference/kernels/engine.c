@@ -252,7 +252,16 @@ static PyObject *get_isa(engine *self, void *closure) {
     return PyUnicode_FromString(self->mlp.kernels->name);
 }
 
-static PyMethodDef methods[] = {{"load", (PyCFunction)(void (*)(void))engine_load, METH_VARARGS | METH_KEYWORDS, engine_load_doc},
+PyDoc_STRVAR(packed_doc, "packed()\n--\n\nReturn a copy of the buffer in use, None before the first load.");
+
+static PyObject *packed(engine *self, PyObject *unused) {
+    (void)unused;
+    if (!self->mlp.data) Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)self->mlp.data, self->num_bytes);
+}
+
+static PyMethodDef methods[] = {{"packed", (PyCFunction)packed, METH_NOARGS, packed_doc},
+                                {"load", (PyCFunction)(void (*)(void))engine_load, METH_VARARGS | METH_KEYWORDS, engine_load_doc},
                                 {"layer", (PyCFunction)engine_layer, METH_VARARGS, engine_layer_doc},
                                 {NULL, NULL, 0, NULL}};
 static PyMemberDef members[] = {
@@ -260,6 +269,7 @@ static PyMemberDef members[] = {
     {"precision", T_OBJECT, offsetof(engine, precision), 0, "the precision of its weights"},
     {"reason", T_OBJECT, offsetof(engine, reason), 0, "why this backend was chosen"},
     {"weights_version", T_LONGLONG, offsetof(engine, weights_version), READONLY, "version of the loaded weights, -1 before"},
+    {"random_state", T_ULONGLONG, offsetof(engine, mlp.random_state), READONLY, "where its draws stand: a seed that goes on"},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(engine, vectorcall), READONLY, NULL},
     {NULL, 0, 0, 0, NULL}};
 static PyGetSetDef getters[] = {{"backend", (getter)get_backend, NULL, "native", NULL},

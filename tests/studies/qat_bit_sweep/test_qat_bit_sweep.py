@@ -234,7 +234,7 @@ def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
     ("options", "said"),
     [
         ({"agents": ["PPO/CartPole-v1"]}, "agents='PPO/CartPole-v1': give algorithm/environment/actor steps"),
-        ({"agents": ["SAC/Pendulum-v1/10"]}, "agents='SAC/Pendulum-v1/10': choose an algorithm"),
+        ({"agents": ["ARS/Pendulum-v1/10"]}, "agents='ARS/Pendulum-v1/10': choose an algorithm"),
         ({"agents": ["DDPG/CartPole-v1/10"]}, "no recipe for algorithm='DDPG', env_id='CartPole-v1'"),
         ({"bits": ["17"]}, "bits='17': weight_bits=17"),
         ({"bits": ["1"]}, "bits='1': weight_bits=1"),
