@@ -1,8 +1,8 @@
 """Quantized actors inside Stable-Baselines3's own training: `model.learn` stays, an engine acts in its rollouts.
 
-    with quantized_rollouts(model, precision="int8") as handle:
-        model.learn(100_000)
-    print(handle.report())
+with quantized_rollouts(model, precision="int8") as handle:
+    model.learn(100_000)
+print(handle.report())
 """
 
 from quarl_lib.sb3.rollouts.handle import QuantizedRollouts, RolloutsHandle, quantized_rollouts

@@ -146,7 +146,6 @@ class RolloutsHandle:
         now = shares(inference, environment, learning)
         if not self._watch.actions:
             raise ValueError("the engine has not acted yet: let model.learn run first")
-        own = self._watch.own_call_s() * self._watch.actions
         actor = self.actor
         return Report(
             precision=self.precision,
@@ -156,7 +155,7 @@ class RolloutsHandle:
             inference_share=now.inference_share,
             environment_share=now.environment_share,
             learning_share=now.learning_share,
-            before=shares(own, environment, learning),
+            before=shares(self._watch.own_inference_s(), environment, learning),
             updates=actor.updates,
             payload_bytes=actor.payload_bytes,
             update_us=1e6 * actor.update_s / actor.updates,

@@ -74,12 +74,16 @@ def check_model(model: BaseAlgorithm) -> None:
     """Raise ValueError, with the reason, for a model whose rollouts are not Stable-Baselines3's own."""
     kind, policy = type(model), model.policy
     if getattr(model, "use_sde", False):
-        raise ValueError("model.use_sde=True: gSDE draws its noise from the last layer, which no engine does; turn it off")
+        raise ValueError(
+            "model.use_sde=True: gSDE draws its noise from the last layer, which no engine does; turn it off"
+        )
     if isinstance(model, OnPolicyAlgorithm):
         _check_own(kind, OnPolicyAlgorithm, ("collect_rollouts",))
         if not isinstance(policy, ActorCriticPolicy):
             raise ValueError(f"policy={type(policy).__name__}: give Stable-Baselines3's policy of actor and critic")
-        _check_own(type(policy), ActorCriticPolicy, ("forward", "predict_values", "evaluate_actions", "set_training_mode"))
+        _check_own(
+            type(policy), ActorCriticPolicy, ("forward", "predict_values", "evaluate_actions", "set_training_mode")
+        )
         if type(model.rollout_buffer) is not RolloutBuffer:
             name = type(model.rollout_buffer).__name__
             raise ValueError(f"rollout_buffer={name}: only Stable-Baselines3's own RolloutBuffer is known")

@@ -20,9 +20,10 @@ class Stopwatch:
     """
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        self.inference_s = self._collect_s = self._learn_s = 0.0
+        self.inference_s = self.acting_s = self._collect_s = self._learn_s = 0.0
         self.actions = 0  # calls
-        self.own_s: list[float] = []  # of the model's own forward, the probe
+        self.pairs: list[tuple[float, float]] = []  # seconds of a call and of the model's own forward: the probe
+        self._call_s = 0.0
         self._state, self._since, self._last = "", 0.0, 0.0
         self._hooks: list[RemovableHandle] = [one.register_step_post_hook(self._stepped) for one in optimizers]
 
@@ -38,19 +39,21 @@ class Stopwatch:
     def acted(self, begin: float) -> None:
         """An action was computed since `begin`."""
         self._last = perf_counter()
-        self.inference_s += self._last - begin
+        self._call_s = self._last - begin
+        self.inference_s += self._call_s
+        self.acting_s += self._call_s
         self.actions += 1
 
     def probe(self, own: Callable[[], object]) -> None:
         """Time the model's own forward as well, in the first calls; its draws are undone, its time counts nowhere."""
-        if len(self.own_s) >= PROBE_CALLS:
+        if len(self.pairs) >= PROBE_CALLS:
             return
         begin = perf_counter()
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices=devices):
             inner = perf_counter()
             own()
-            self.own_s.append(perf_counter() - inner)
+            self.pairs.append((self._call_s, perf_counter() - inner))
         self._since += perf_counter() - begin
 
     def times(self) -> tuple[float, float, float]:
@@ -61,9 +64,12 @@ class Stopwatch:
         learn += open_s if self._state == "learning" else 0.0
         return self.inference_s, max(collect - self.inference_s, 0.0), learn
 
-    def own_call_s(self) -> float:
-        """Return the median seconds of the model's own forward."""
-        return statistics.median(self.own_s)
+    def own_inference_s(self) -> float:
+        """Return what the model's own forward would have taken, from calls of both made one after the other.
+
+        A ratio of neighbours: what else the machine does falls on both sides alike.
+        """
+        return self.acting_s * statistics.median(own / call for call, own in self.pairs)
 
     def close(self) -> None:
         """Let go of the optimizers."""
