@@ -36,7 +36,8 @@ class EngineActor:
         check_images(policy, convolutions)
         self._image_shape = policy.observation_space.shape if convolutions else None
         self._watched = list(policy.actor.parameters()) if heads else list(chain.parameters())
-        self._chain, self._staged = chain, []
+        self._chain = chain
+        self._staged: list[tuple[Tensor, Tensor]] = []
         if model.device.type != "cpu":
             self._chain = copy.deepcopy(chain).cpu()
             self._staged += zip(self._chain.parameters(), chain.parameters(), strict=True)
@@ -102,7 +103,7 @@ def _acting_chain(policy: Any) -> tuple[nn.Sequential, tuple[nn.Linear, ...]]:
     return nn.Sequential(features, actor.mu), ()
 
 
-def _halves(both: nn.Linear, mean: nn.Linear, log_std: nn.Linear) -> list[tuple[Tensor, Tensor]]:
+def _halves(both: Any, mean: nn.Linear, log_std: nn.Linear) -> list[tuple[Tensor, Tensor]]:
     k = mean.out_features
     weight, bias = both.weight.detach(), both.bias.detach()
     return [(weight[:k], mean.weight), (weight[k:], log_std.weight), (bias[:k], mean.bias), (bias[k:], log_std.bias)]

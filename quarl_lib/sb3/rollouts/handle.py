@@ -105,7 +105,8 @@ class RolloutsHandle:
         self.actor = EngineActor(model, precision)
         self.steps = self._age = 0
         self._updated_at, self._rollouts = model.num_timesteps, 0
-        self._patches, self._learn_frame = Patches(), None
+        self._patches = Patches()
+        self._learn_frame: FrameType | None = None
         self._watch = Stopwatch([])
 
     @property
@@ -114,7 +115,7 @@ class RolloutsHandle:
         return self.actor.engine.backend
 
     def open(self, learn_frame: FrameType | None = None) -> None:
-        """Replace methods of the policy and the rollout buffer; with a frame, only for what that call of `learn` does."""
+        """Replace methods of policy and rollout buffer; with a frame, only for what that call of `learn` does."""
         policy: Any = self.model.policy
         own = self._patches.replace
         self._learn_frame = learn_frame

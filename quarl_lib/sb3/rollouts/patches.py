@@ -38,7 +38,8 @@ class Patches:
         """
         if name in vars(owner):
             raise ValueError(
-                f"{type(owner).__name__}.{name} is replaced already: leave the other quantized rollouts of this model first"
+                f"{type(owner).__name__}.{name} is replaced already: "
+                "leave the other quantized rollouts of this model first"
             )
         replacement = Replacement(owner, name, call)
         setattr(owner, name, replacement)

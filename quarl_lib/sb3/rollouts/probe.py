@@ -90,11 +90,11 @@ def _copy_of(env: VecEnv) -> VecEnv:
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
-    own, numpys = random.getstate(), np.random.get_state()
+    own, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002  the state that Stable-Baselines3 draws from
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
             random.setstate(own)
-            np.random.set_state(numpys)
+            np.random.set_state(numpys)  # noqa: NPY002

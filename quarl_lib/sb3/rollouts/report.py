@@ -29,7 +29,7 @@ class Gain:
         return self.limit >= WORTH_IT
 
     def __str__(self) -> str:
-        text = f"inference is {self.inference_share:.0%} of your time; at best {self.limit:.2g} x"
+        text = f"inference is {self.inference_share:.0%} of your time; at best {self.limit:.2f} x"
         return text if self.worthwhile else f"{text}: there is nothing to gain"
 
 
@@ -58,11 +58,11 @@ class Report:
     def __str__(self) -> str:
         verdict = "" if self.speedup >= WORTH_IT else ", which is nothing to speak of"
         return (
-            f"{self.precision} on {self.backend}, {self.steps:,} steps: inference {self.inference_share:.0%} of the time, "
-            f"environment {self.environment_share:.0%}, learning {self.learning_share:.0%}; before: inference "
-            f"{self.before.inference_share:.0%}, at best {self.before.limit:.2g} x. About {self.speedup:.2f} x{verdict}. "
-            f"{self.updates:,} updates of {self.payload_bytes:,} bytes in {self.update_us:.0f} us each; weights acted on "
-            f"were {self.age_steps:.0f} steps old."
+            f"{self.precision} on {self.backend}, {self.steps:,} steps: inference {self.inference_share:.0%} of the "
+            f"time, environment {self.environment_share:.0%}, learning {self.learning_share:.0%}; before: inference "
+            f"{self.before.inference_share:.0%}, at best {self.before.limit:.2f} x. About {self.speedup:.2f} x"
+            f"{verdict}. {self.updates:,} updates of {self.payload_bytes:,} bytes in {self.update_us:.0f} us each; "
+            f"weights acted on were {self.age_steps:.0f} steps old."
         )
 
 

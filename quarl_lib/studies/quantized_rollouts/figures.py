@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
+from quarl_lib.studies.common.intervals import bars
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 RECIPE = ["algorithm", "env_id", "n_envs", "hidden"]
@@ -37,7 +40,12 @@ def return_over_time(table: pd.DataFrame, precisions: tuple[str, ...] = ("plain"
                 curve = episodes.groupby(["seed", share]).episode_return.mean().groupby(level=1).mean()
                 color = PRECISION_COLORS.get(precision, PLAIN_COLOR)
                 label = "plain Stable-Baselines3" if precision == "plain" else f"{precision} engine"
-                options = {"color": color, "marker": PRECISION_MARKERS.get(precision, "."), "ms": 4, "lw": 1.2}
+                options: dict[str, Any] = {
+                    "color": color,
+                    "marker": PRECISION_MARKERS.get(precision, "."),
+                    "ms": 4,
+                    "lw": 1.2,
+                }
                 ax.plot(curve.index * seconds[precision, "behaviour"], curve, label=label, **options)
         ax.set_title(title(key), fontsize="small")
         ax.set_xlim(left=0)
@@ -56,8 +64,9 @@ def speedup_over_share(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.axhline(1, color="#BBBBBB", lw=1)
     recipes = list(rows.groupby(RECIPE, sort=False))
     for precision, cells in rows.groupby("precision", sort=False):
-        spread = [cells.speedup - cells.speedup_low, cells.speedup_high - cells.speedup]
-        options = {"color": PRECISION_COLORS[str(precision)], "marker": PRECISION_MARKERS[str(precision)]}
+        spread = bars(cells.speedup, cells.speedup_low, cells.speedup_high)
+        options: dict[str, Any] = {"color": PRECISION_COLORS[str(precision)]}
+        options |= {"marker": PRECISION_MARKERS[str(precision)], "ls": "", "ms": 6, "capsize": 2, "lw": 1}
         ax.errorbar(
             cells.inference_share, cells.speedup, spread, ls="", ms=6, capsize=2, lw=1, label=precision, **options
         )
@@ -67,7 +76,9 @@ def speedup_over_share(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.annotate(title(key), (best.inference_share, best.speedup), (7, 0), **options)  # type: ignore[arg-type]
     ax.set_xlabel("share of inference in plain Stable-Baselines3's processor time")
     ax.set_ylabel("speed-up of learn()")
-    ax.set_xlim(0, highest * 1.15)
+    ax.set_xlim(0, highest * 1.25)
+    # Two seeds have intervals that reach far beyond any speed-up: they are cut.
+    ax.set_ylim(0.7, 1.3 * max(rows.speedup.max(), rows.limit_speedup.max()))
     better(ax, "higher")
     ax.legend(loc="upper left")
     return ax
@@ -89,7 +100,7 @@ def correction_effect(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
                 (cells.paired_difference - cells.paired_ci_low) / span,
                 (cells.paired_ci_high - cells.paired_difference) / span,
             )
-            options = {"color": color, "marker": marker, "ls": "", "ms": 6, "capsize": 2, "lw": 1}
+            options: dict[str, Any] = {"color": color, "marker": marker, "ls": "", "ms": 6, "capsize": 2, "lw": 1}
             ax.errorbar(cells.paired_difference / span, height, xerr=[low, high], label=correction, **options)
     ax.axvline(0, color="#777777", lw=1)
     precision = rows.precision.iloc[0] if len(rows) else "no precision"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_lib.studies.common.intervals import brackets
+
 RECIPE = ["algorithm", "env_id", "n_envs", "hidden"]
 WIDE = 256  # from this width on, the bits may add to what the engine gains
 
@@ -17,7 +19,8 @@ def speed(summary: pd.DataFrame) -> str:
     """Say per recipe how much faster training got, and the limit that inference's share sets."""
     lines = []
     for row in engine_rows(summary, _finest_integer(summary)).itertuples():
-        gains = "no gain" if not row.speedup_low > 1 else f"{row.speedup:.2f} x{_interval(row)}"
+        gains = f"{row.speedup:.2f} x {_interval(row)}"
+        gains += "" if row.speedup_low > 1 else ", no gain beyond the interval,"
         lines.append(
             f"- **{_name(row)}**: {gains} at {row.precision}; inference was {row.inference_share:.0%} of plain's time, "
             f"so at best {row.limit_speedup:.2f} x."
@@ -28,11 +31,10 @@ def speed(summary: pd.DataFrame) -> str:
 def slower(summary: pd.DataFrame) -> str:
     """Say where an engine costs time."""
     rows = summary[(summary.precision != "plain") & (summary.speedup_high < 1)]
-    if not len(rows):
+    said = [f"{_name(row)} {row.precision} ({row.speedup:.2f} x {_interval(row)})" for row in rows.itertuples()]
+    if not said:
         return "No cell is slower than plain beyond its interval."
-    return "Slower than plain beyond the interval: " + "; ".join(
-        f"{_name(row)} {row.precision} {row.correction} ({row.speedup:.2f} x{_interval(row)})" for row in rows.itertuples()
-    ) + "."  # fmt: skip
+    return f"Slower than plain beyond the interval: {'; '.join(said)}."
 
 
 def bits_beside_engine(summary: pd.DataFrame) -> str:
@@ -50,9 +52,7 @@ def bits_beside_engine(summary: pd.DataFrame) -> str:
             f"{small.min():.2f} to {small.max():.2f} x."
         )
     for row, value in zip(both[wide].itertuples(), ratio[wide], strict=True):
-        verdict = (
-            "the bits add to it" if value >= 1.1 else "even there learning, which stays fp32, takes most of the time"
-        )
+        verdict = "the bits add to it" if value >= 1.1 else "even there fp32 learning takes most of the time"
         parts.append(f"At {row.hidden} ({row.algorithm} {row.env_id}) it is {value:.2f} x: {verdict}.")
     return "What quantization adds beside the engine. " + " ".join(parts)
 
@@ -83,8 +83,8 @@ def key_figure(summary: pd.DataFrame) -> str:
     best, worst = rows.loc[rows.speedup.idxmax()], rows.loc[rows.speedup.idxmin()]
     alike = int(rows.learns_alike.astype(bool).sum())
     return (
-        f"{best.algorithm} {best.env_id} {best.precision}: {best.speedup:.2f} x{_interval(best)}; least {worst.algorithm} "
-        f"{worst.env_id} {worst.speedup:.2f} x; {alike} of {len(rows)} recipes learn alike"
+        f"{best.algorithm} {best.env_id} {best.precision}: {best.speedup:.2f} x {_interval(best)}; least "
+        f"{worst.algorithm} {worst.env_id} {worst.speedup:.2f} x; {alike} of {len(rows)} recipes learn alike"
     )
 
 
@@ -99,11 +99,9 @@ def _name(row: object) -> str:
 
 
 def _interval(row: object) -> str:
-    low, high = row.speedup_low, row.speedup_high  # type: ignore[attr-defined]
-    return "" if pd.isna(low) else f" [{low:.2f}, {high:.2f}]"
+    return brackets(row.speedup_low, row.speedup_high, "seed")  # type: ignore[attr-defined]
 
 
 def _change(row: object) -> str:
-    low, high = row.paired_ci_low, row.paired_ci_high  # type: ignore[attr-defined]
-    interval = "one seed" if pd.isna(low) else f"[{low:+.0f}, {high:+.0f}]"
+    interval = brackets(row.paired_ci_low, row.paired_ci_high, "seed", "+.0f")  # type: ignore[attr-defined]
     return f"{_name(row)} {row.precision} {row.correction} {row.paired_difference:+.0f} {interval}"  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.quantized_rollouts.cells import PLAIN, Recipe, Task, Variant, measure, watts_per_core
 
 RECIPE = ["algorithm", "env_id", "n_envs", "hidden"]
+CELL = [*RECIPE, "precision", "correction"]
 SUMMARY_COLUMNS = (
     *RECIPE, "precision", "correction", "seeds", "actor_steps", "seconds", "speedup", "speedup_low", "speedup_high",
     "inference_share", "limit_speedup", "mean_return", "return_range", "paired_difference", "paired_ci_low",
@@ -78,7 +79,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     Returns:
         One row per training (`record` "training": seconds, energy) and per episode ("episode": step and return).
     """
-    tasks = []
+    tasks: list[Task] = []
     watts = watts_per_core(config.cpu_watts)
     for text in config.recipes:
         recipe = Recipe.parse(text)
@@ -93,7 +94,7 @@ def final_returns(table: pd.DataFrame) -> pd.DataFrame:
 
     A training without such an episode gives its last one's return.
     """
-    keys = [*RECIPE, "precision", "correction", "seed"]
+    keys = [*CELL, "seed"]
 
     def final(episodes: pd.DataFrame) -> float:
         late = episodes[episodes.step > (1 - TAIL) * episodes.actor_steps]
@@ -114,7 +115,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     trainings = table[table.record == "training"].merge(
         final_returns(table), on=[*RECIPE, "precision", "correction", "seed"]
     )
-    cells = trainings.groupby([*RECIPE, "precision", "correction"], sort=False)
+    cells = trainings.groupby(CELL, sort=False)
     rows = []
     for key, cell in cells:
         recipe = dict(zip(RECIPE, key, strict=False))

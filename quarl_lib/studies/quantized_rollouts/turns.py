@@ -1,4 +1,4 @@
-"""Several trainings side by side on one core, each for a short while in turn: what the core loses falls on all alike."""
+"""Several trainings on one core, each for a short while in turn: what the core loses falls on all alike."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class _Lane(threading.Thread):
         following = self._next_alive()
         if following is self:
             return
-        kept = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+        kept = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002  Stable-Baselines3 draws from it
         self.go.clear()
         following.go.set()
         self.go.wait()
         random.setstate(kept[0])
-        np.random.set_state(kept[1])
+        np.random.set_state(kept[1])  # noqa: NPY002
         torch.set_rng_state(kept[2])
 
     def _next_alive(self) -> _Lane:
