@@ -14,6 +14,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Flatten
 from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from quarl_lib.inference import Head, make_engine
 from quarl_lib.inference.modules import spec_from_module
@@ -98,7 +99,8 @@ def _acting_chain(policy: Any) -> tuple[nn.Sequential, tuple[nn.Linear, ...]]:
     actor = policy.actor
     features = _features(actor.features_extractor)
     if isinstance(policy, SACPolicy):
-        both = nn.Linear(actor.mu.in_features, 2 * actor.mu.out_features)
+        # Without the first weights' random draws, which would change the training's own.
+        both = skip_init(nn.Linear, actor.mu.in_features, 2 * actor.mu.out_features)
         return nn.Sequential(features, actor.latent_pi, both), (actor.mu, actor.log_std)
     return nn.Sequential(features, actor.mu), ()
 

@@ -175,6 +175,8 @@ class RolloutsHandle:
                 return
             self._watch.collecting()
             if self.on_policy:
+                # What learning left there holds its graph, and nobody who copies a policy in a rollout could.
+                self.model.policy.action_dist.distribution = None
                 if self._rollouts % self.update_period == 0 and self.actor.changed():
                     self._update()
                 self._rollouts += 1
@@ -234,9 +236,9 @@ class RolloutsHandle:
         if observation is not self.model._last_obs or not self._collects(frame):
             return self._predict(observation, state, episode_start, deterministic)
         if self.model.num_timesteps - self._updated_at >= self.update_period and self.actor.changed():
-            self.actor.refresh()
-            self._updated_at = self.model.num_timesteps
-        actions = self._draw_off(self.actor(observation), deterministic)
+            self._update()
+            begin = perf_counter()
+        actions = self._draw_off(self.actor(np.asarray(observation)), deterministic)
         self._count(len(actions), begin)
         self._watch.probe(lambda: self._predict(observation, state, episode_start, deterministic))
         return actions, state

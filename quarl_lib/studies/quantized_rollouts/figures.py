@@ -67,9 +67,7 @@ def speedup_over_share(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         spread = bars(cells.speedup, cells.speedup_low, cells.speedup_high)
         options: dict[str, Any] = {"color": PRECISION_COLORS[str(precision)]}
         options |= {"marker": PRECISION_MARKERS[str(precision)], "ls": "", "ms": 6, "capsize": 2, "lw": 1}
-        ax.errorbar(
-            cells.inference_share, cells.speedup, spread, ls="", ms=6, capsize=2, lw=1, label=precision, **options
-        )
+        ax.errorbar(cells.inference_share, cells.speedup, spread, label=precision, **options)
     for key, cells in recipes:
         best = cells.loc[cells.speedup.idxmax()]
         options = {"textcoords": "offset points", "size": 7, "va": "center"}
@@ -96,12 +94,10 @@ def correction_effect(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         if len(cells):
             height = [recipes.index(tuple(key)) + 0.15 * (index - 1) for key in cells[RECIPE].itertuples(index=False)]
             span = cells.return_range
-            low, high = (
-                (cells.paired_difference - cells.paired_ci_low) / span,
-                (cells.paired_ci_high - cells.paired_difference) / span,
-            )
+            share = cells.paired_difference / span
+            spread = bars(share, cells.paired_ci_low / span, cells.paired_ci_high / span)
             options: dict[str, Any] = {"color": color, "marker": marker, "ls": "", "ms": 6, "capsize": 2, "lw": 1}
-            ax.errorbar(cells.paired_difference / span, height, xerr=[low, high], label=correction, **options)
+            ax.errorbar(share, height, xerr=spread, label=correction, **options)
     ax.axvline(0, color="#777777", lw=1)
     precision = rows.precision.iloc[0] if len(rows) else "no precision"
     ax.set_yticks(range(len(recipes)), [title(key) for key in recipes])
