@@ -102,6 +102,7 @@ class RolloutsHandle:
             name = type(model).__name__
             raise ValueError(f"correction={correction!r}: {name} learns from any policy's actions; leave it out")
         self.model, self.precision, self.update_period, self.correction = model, precision, update_period, correction
+        self._policy: Any = model.policy
         self.actor = EngineActor(model, precision)
         self.steps = self._age = 0
         self._updated_at, self._rollouts = model.num_timesteps, 0
@@ -116,7 +117,7 @@ class RolloutsHandle:
 
     def open(self, learn_frame: FrameType | None = None) -> None:
         """Replace methods of policy and rollout buffer; with a frame, only for what that call of `learn` does."""
-        policy: Any = self.model.policy
+        policy = self._policy
         own = self._patches.replace
         self._learn_frame = learn_frame
         try:
@@ -176,7 +177,7 @@ class RolloutsHandle:
             self._watch.collecting()
             if self.on_policy:
                 # What learning left there holds its graph, and nobody who copies a policy in a rollout could.
-                self.model.policy.action_dist.distribution = None
+                self._policy.action_dist.distribution = None
                 if self._rollouts % self.update_period == 0 and self.actor.changed():
                     self._update()
                 self._rollouts += 1

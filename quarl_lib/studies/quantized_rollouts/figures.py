@@ -68,10 +68,11 @@ def speedup_over_share(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         options: dict[str, Any] = {"color": PRECISION_COLORS[str(precision)]}
         options |= {"marker": PRECISION_MARKERS[str(precision)], "ls": "", "ms": 6, "capsize": 2, "lw": 1}
         ax.errorbar(cells.inference_share, cells.speedup, spread, label=precision, **options)
-    for key, cells in recipes:
+    recipes.sort(key=lambda recipe: recipe[1].inference_share.iloc[0])
+    for index, (key, cells) in enumerate(recipes):
         best = cells.loc[cells.speedup.idxmax()]
         options = {"textcoords": "offset points", "size": 7, "va": "center"}
-        ax.annotate(title(key), (best.inference_share, best.speedup), (7, 0), **options)  # type: ignore[arg-type]
+        ax.annotate(title(key), (best.inference_share, best.speedup), (7, 7 - 14 * (index % 2)), **options)  # type: ignore[arg-type]
     ax.set_xlabel("share of inference in plain Stable-Baselines3's processor time")
     ax.set_ylabel("speed-up of learn()")
     ax.set_xlim(0, highest * 1.25)
@@ -101,7 +102,7 @@ def correction_effect(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.axvline(0, color="#777777", lw=1)
     precision = rows.precision.iloc[0] if len(rows) else "no precision"
     ax.set_yticks(range(len(recipes)), [title(key) for key in recipes])
-    ax.set_ylim(len(recipes) - 0.5, -0.5)
+    ax.set_ylim(max(len(recipes), 1) - 0.5, -0.5)
     ax.set_xlabel(f"final return at {precision} less plain's, share of the range")
     better(ax, "higher", axis="x")
     if len(rows):
