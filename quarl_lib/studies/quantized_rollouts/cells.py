@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import stable_baselines3
+import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
@@ -29,7 +31,7 @@ from quarl_lib.studies.quantized_rollouts.turns import Pause, in_turns
 ALGORITHMS = ("PPO", "A2C", "DQN", "DDPG", "TD3", "SAC")
 ON_POLICY = ("PPO", "A2C")
 PLAIN = "plain"
-TURNS = 24  # of each training; short enough that a slow minute of the machine falls on all
+TURN_S = 0.02  # of processor time; short enough that what slows the core falls on all alike
 # The library's defaults, but for algorithms that would not begin to learn within the steps of a short run.
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "DQN": {
@@ -110,14 +112,13 @@ class Task:
     recipe: Recipe
     variants: tuple[Variant, ...]
     seed: int
-    core: int  # a number that spreads tasks over cores
     watts_per_core: float
 
 
 def measure(task: Task) -> pd.DataFrame:
     """Train every variant in turns on one core and return one row per training and per episode, column `record`."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(allowed)[task.core % len(allowed)]})
+    os.sched_setaffinity(0, {sorted(allowed)[_worker_number() % len(allowed)]})
     try:
         # Another order each seed: whoever goes first finds other caches.
         order = np.roll(np.arange(len(task.variants)), task.seed).tolist()
@@ -131,8 +132,7 @@ def measure(task: Task) -> pd.DataFrame:
 def _train(task: Task, variant: Variant, pause: Pause) -> pd.DataFrame:
     recipe = task.recipe
     model = recipe.make(task.seed)
-    every = max(recipe.actor_steps // TURNS, 1)
-    watch = _Watch(pause, every)
+    watch = _Watch(pause)
     extra: dict[str, float] = {}
     begin = time.thread_time()
     if variant.precision == PLAIN:
@@ -158,21 +158,33 @@ def _train(task: Task, variant: Variant, pause: Pause) -> pd.DataFrame:
 
 
 class _Watch(BaseCallback):
-    """Notes every episode's return, and pauses every so many steps."""
+    """Notes every episode's return, and lets the others go on every few milliseconds of its own processor time."""
 
-    def __init__(self, pause: Pause, every: int) -> None:
+    def __init__(self, pause: Pause) -> None:
         super().__init__()
-        self._pause, self._every, self._next = pause, every, every
+        self._pause, self._since = pause, time.thread_time()
         self.episodes: list[tuple[int, float]] = []
+
+    def _on_training_start(self) -> None:
+        parts: list[Any] = [
+            self.model.policy,
+            *(getattr(self.model.policy, name, None) for name in ("actor", "critic")),
+        ]
+        for part in parts:
+            if isinstance(getattr(part, "optimizer", None), torch.optim.Optimizer):
+                part.optimizer.register_step_post_hook(self._take_turns)
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
             if "episode" in info:
                 self.episodes.append((self.num_timesteps, float(info["episode"]["r"])))
-        if self.num_timesteps >= self._next:
-            self._next += self._every
-            self._pause()
+        self._take_turns()
         return True
+
+    def _take_turns(self, *_: object) -> None:
+        if time.thread_time() - self._since > TURN_S:
+            self._pause()
+            self._since = time.thread_time()
 
 
 class _TimedInference:
@@ -195,6 +207,12 @@ class _TimedInference:
 
     def __exit__(self, *_: object) -> None:
         self._patches.restore()
+
+
+def _worker_number() -> int:
+    """Return this process's place among a pool's workers, which are numbered one after the other; 0 outside a pool."""
+    number = multiprocessing.current_process().name.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def _monitored(env_id: str) -> Monitor:

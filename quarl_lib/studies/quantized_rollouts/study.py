@@ -84,7 +84,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     for text in config.recipes:
         recipe = Recipe.parse(text)
         for seed in config.seeds[: recipe.seeds or None]:
-            tasks.append(Task(recipe, variants_of(config, recipe), seed, len(tasks), watts))
+            tasks.append(Task(recipe, variants_of(config, recipe), seed, watts))
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: f"{task.recipe.name}, seed {task.seed}")
     return pd.concat(tables, ignore_index=True)
 

@@ -174,6 +174,14 @@ def test_weights_that_are_not_finite_end_the_training():
     assert patched(model) == set()
 
 
+def test_progress_bar_works():
+    pytest.importorskip("rich")
+    model = model_of("A2C", env_of("CartPole-v1"))
+    with quantized_rollouts(model) as handle:
+        model.learn(STEPS, progress_bar=True)
+    assert handle.steps == STEPS
+
+
 @pytest.mark.parametrize("algorithm", ["PPO", "SAC"])
 def test_report_adds_up(algorithm):
     model = model_of(algorithm, env_of("Pendulum-v1"))

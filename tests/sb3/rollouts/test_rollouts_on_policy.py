@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from rollout_models import STEPS, Seen, env_of, model_of
+from stable_baselines3 import PPO
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 from quarl_lib.inference import Head, make_engine, pack
@@ -133,3 +140,31 @@ def test_the_callback_trains_alike_and_other_callbacks_see_fp32():
         assert "forward" not in vars(model.policy)
     for one, two in zip(*(model.policy.parameters() for model in trained), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
+class Frames(gymnasium.Env):
+    """Images that depend on the step only."""
+
+    observation_space = spaces.Box(0, 255, (1, 40, 40), np.uint8)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.step(0)[0], {}
+
+    def step(self, action):
+        self.t += 1
+        frame = np.random.default_rng(self.t).integers(0, 256, (1, 40, 40)).astype(np.uint8)
+        return frame, float(action), self.t >= 9, False, {}
+
+
+def test_images_go_through_convolutions_to_the_same_rollout():
+    rollouts = []
+    for precision in (None, "fp32"):
+        seen, env = Seen(), DummyVecEnv([lambda: Monitor(Frames())])
+        model = PPO("CnnPolicy", env, n_steps=12, batch_size=6, n_epochs=1, seed=0, device="cpu")
+        with quantized_rollouts(model, precision) if precision else nullcontext():
+            model.learn(12, callback=seen)
+        rollouts += seen.rollouts
+    for name, values in rollouts[0].items():
+        np.testing.assert_allclose(rollouts[1][name], values, rtol=1e-3, atol=1e-4, err_msg=name)

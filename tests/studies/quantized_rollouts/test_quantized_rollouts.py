@@ -73,8 +73,8 @@ def test_thread_time_counts_only_ones_own_turns():
 
 def test_every_variant_is_the_training_that_it_would_be_alone():
     recipe = Recipe.parse(PPO)
-    both = measure(Task(recipe, (Variant("plain", "behaviour"), Variant("int4", "none")), 0, 0, 10.0))
-    alone = measure(Task(recipe, (Variant("int4", "none"),), 0, 0, 10.0))
+    both = measure(Task(recipe, (Variant("plain", "behaviour"), Variant("int4", "none")), 0, 10.0))
+    alone = measure(Task(recipe, (Variant("int4", "none"),), 0, 10.0))
     one = both[(both.precision == "int4") & (both.record == "episode")][["step", "episode_return"]]
     two = alone[alone.record == "episode"][["step", "episode_return"]]
     pd.testing.assert_frame_equal(one.reset_index(drop=True), two.reset_index(drop=True))
