@@ -234,9 +234,9 @@ def test_a_packer_follows_its_arrays_and_gives_the_bytes_of_pack(precision):
     weights = Weights(tuple(arrays), observation_mean=five, observation_inverse_std=five.copy(), log_std=three)
     packer = Packer(spec, weights, precision)
     for version in range(3):
-        for layer in arrays:
-            layer.weight[...] += rng.standard_normal(layer.weight.shape, dtype=np.float32)
-            layer.bias[...] -= 1
+        for one in arrays:
+            one.weight[...] += rng.standard_normal(one.weight.shape, dtype=np.float32)
+            one.bias[...] -= 1
         three += 0.5
         assert bytes(packer(version)) == bytes(pack(spec, weights, precision, version))
     arrays[1].bias[2] = np.nan

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -48,7 +50,8 @@ def test_context_restores_everything_after_an_exception(algorithm):
 
 
 def optimizers(model):
-    return [part.optimizer for part in (model.policy, getattr(model, "actor", None)) if hasattr(part, "optimizer")]
+    parts: list[Any] = [model.policy, getattr(model, "actor", None)]
+    return [part.optimizer for part in parts if hasattr(part, "optimizer")]
 
 
 def test_callback_after_an_exception_hands_on_and_goes_with_the_next_rollout():
@@ -75,8 +78,13 @@ def test_callback_after_an_exception_hands_on_and_goes_with_the_next_rollout():
 def test_saving_copying_and_pickling_in_between_give_plain_models(tmp_path):
     model = model_of("PPO", env_of("CartPole-v1", 2, normalize=True))
     with quantized_rollouts(model, "int8") as handle:
-        copies = []
-        model.learn(4 * STEPS, callback=lambda *_: copies.append(copy.deepcopy(model.policy)) is None)
+        copies: list[Any] = []
+
+        def keep(*_: object) -> bool:
+            copies.append(copy.deepcopy(model.policy))
+            return True
+
+        model.learn(4 * STEPS, callback=keep)
         model.save(tmp_path / "model.zip")
         model.get_vec_normalize_env().save(str(tmp_path / "statistics.pkl"))
         twin = copies[-1]  # of the second rollout, after learning
@@ -208,7 +216,7 @@ def test_gain_measures_on_copies_and_leaves_everything_as_it_is(algorithm):
     env.reset()
     state, mean = env.unwrapped.envs[0].unwrapped.state, getattr(env, "obs_rms", None) and env.obs_rms.mean.copy()
     weights = copy.deepcopy(model.policy.state_dict())
-    drawn = torch.get_rng_state().clone(), np.random.get_state()[1].copy()  # noqa: NPY002
+    drawn = torch.get_rng_state().clone(), np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     found = gain(model)
     assert found.inference_share + found.environment_share + found.learning_share == pytest.approx(1)
     assert 0 < found.inference_share < 1
@@ -217,14 +225,14 @@ def test_gain_measures_on_copies_and_leaves_everything_as_it_is(algorithm):
     assert env.unwrapped.envs[0].unwrapped.state is state
     assert mean is None or (env.obs_rms.mean == mean).all()
     assert torch.equal(torch.get_rng_state(), drawn[0])
-    assert (np.random.get_state()[1] == drawn[1]).all()  # noqa: NPY002
+    assert (np.random.get_state(legacy=False)["state"]["key"] == drawn[1]).all()  # noqa: NPY002
     for name, value in model.policy.state_dict().items():
         assert torch.equal(value, weights[name])
 
 
 def test_gain_asks_for_environments_where_these_cannot_be_copied():
     model = model_of("PPO", env_of("CartPole-v1"))
-    model.env.unwrapped.envs[0].unwrapped.lock = (step for step in ())  # as an open file or a process cannot be
+    model.env.unwrapped.envs[0].unwrapped.lock = threading.Lock()  # as an open file or a process cannot be
     with pytest.raises(ValueError, match=r"cannot be copied .* gain\(model, env\)"):
         gain(model)
     assert gain(model, env_of("CartPole-v1")).learning_share > 0

@@ -15,7 +15,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
-from quarl_lib.inference import Head, make_engine, pack
+from quarl_lib.inference import Head, pack
+from quarl_lib.inference.backends.reference import NumpyEngine
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.sb3.rollouts import QuantizedRollouts, quantized_rollouts
 
@@ -54,7 +55,7 @@ def test_log_probabilities_are_those_of_the_quantized_policy(algorithm, env_id, 
         spec, weights = spec_from_module(
             nn.Sequential(nn.Flatten(), policy.mlp_extractor.policy_net, policy.action_net), Head("none")
         )
-        engine = make_engine(spec, "int4", backend="numpy")
+        engine = NumpyEngine(spec, "int4")
         engine.load(pack(spec, weights, "int4"))
         observations = torch.from_numpy(buffer.observations.reshape(-1, *buffer.obs_shape))
         outputs = torch.from_numpy(engine.outputs(observations.numpy()))
@@ -121,7 +122,8 @@ def test_the_callback_trains_alike_and_other_callbacks_see_fp32():
     trained = []
     for as_callback in (False, True):
         model = model_of("PPO", env_of("CartPole-v1"))
-        values, callback = [], QuantizedRollouts("int8")
+        values: list[float] = []
+        callback = QuantizedRollouts("int8")
 
         def look(model, values=values):
             observation = torch.zeros(1, 4)
