@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from quarl_lib.inference import tiles
 from quarl_lib.inference.extension import native
 from quarl_lib.inference.layout import (
-    ALIGN,
     HEADER,
     KINDS,
     LAYOUT_VERSION,
@@ -19,11 +16,19 @@ from quarl_lib.inference.layout import (
     Section,
     layout_of,
 )
+from quarl_lib.inference.packer import (
+    HEADER_FIELD,
+    PAYLOAD_FIELD,
+    Packer,
+    aligned_empty,
+    as_bytes,
+    check_precision,
+    checksum,
+    writable,
+)
 from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
 
-_MULTIPLIER = 0x9E3779B97F4A7C15
 _UNSEALED = 0xDEADBEEF  # in place of a payload's checksum that was not taken
-_PAYLOAD_FIELD, _HEADER_FIELD = 48, 56
 
 
 def packed_size(spec: PolicySpec, precision: str) -> int:
@@ -40,23 +45,7 @@ def pack(
     `out` is a writable buffer of `packed_size` bytes, such as a slot of shared memory; the header is written last.
     Raise ValueError for weights of a wrong shape or dtype, or where one is not finite (or beyond 65504 at fp16).
     """
-    check_precision(precision)
-    if not -1 < weights_version < 2**63:
-        raise ValueError(f"weights_version is {weights_version}: give 0 to 2^63 - 1")
-    layout = layout_of(spec, precision)
-    arrays = weights.named_arrays(spec)
-    weights.check(spec, finite=False)
-    for name, array, _ in arrays:
-        if array is not None and array.ndim == 1:
-            _refuse_non_finite(name, array)
-    data = aligned_empty(layout.num_bytes) if out is None else _writable(out, layout.num_bytes)
-    for name, layer, arrays_of_layer in _all_layers(layout, weights):
-        _pack_layer(name, layer, arrays_of_layer, data)
-    _put(layout.observation_mean, weights.observation_mean, data)
-    _put(layout.observation_inverse_std, weights.observation_inverse_std, data)
-    _put(layout.log_std, weights.log_std, data)
-    write_header(layout, weights_version, data)
-    return data.data
+    return Packer(spec, weights, precision, out)(weights_version)
 
 
 def unpack(spec: PolicySpec, buffer: object) -> Weights:
@@ -115,7 +104,7 @@ def convert(spec: PolicySpec, buffer: object, precision: str, out: object = None
     if extension is None or data.ctypes.data % 4:
         return pack(spec, unpack(spec, buffer), precision, read_version(data), out)
     source, target = layout_of(spec, own), layout_of(spec, precision)
-    result = aligned_empty(target.num_bytes) if out is None else _writable(out, target.num_bytes)
+    result = aligned_empty(target.num_bytes) if out is None else writable(out, target.num_bytes)
     for before, after in zip((*source.conv, *source.layers), (*target.conv, *target.layers), strict=True):
         if not extension.convert(after.rows, after.cols, _sections(before, data), _sections(after, result)):
             return pack(spec, unpack(spec, buffer), precision, read_version(data), out)  # which names the weight
@@ -166,98 +155,23 @@ def check_buffer(spec: PolicySpec, precision: str, buffer: object, verify: bool 
     if len(data) < num_bytes:
         raise ValueError(f"buffer is truncated: {len(data)} bytes of {num_bytes}")
     own = data[:header_bytes].copy()
-    own[_HEADER_FIELD : _HEADER_FIELD + 8] = 0
+    own[HEADER_FIELD : HEADER_FIELD + 8] = 0
     if checksum(own) != header:
         raise ValueError("buffer is corrupted: its header does not match its checksum")
-    own[40 - 8 : 40] = own[_PAYLOAD_FIELD : _PAYLOAD_FIELD + 8] = 0
+    own[40 - 8 : 40] = own[PAYLOAD_FIELD : PAYLOAD_FIELD + 8] = 0
     if own.tobytes() != layout.header:
         raise ValueError("buffer was packed for another policy: its layer table differs")
     if verify and checksum(data[header_bytes:num_bytes]) != payload:
         raise ValueError("buffer is corrupted: its payload does not match its checksum")
 
 
-def check_precision(precision: str) -> None:
-    """Raise ValueError for a precision that no engine knows."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}")
-
-
-def checksum(data: np.ndarray) -> int:
-    """Return 64 bits over bytes (a multiple of 64): of eight lanes of 64-bit words the sum and the sum of sums, mixed.
-
-    As in Fletcher's checksum a changed word changes its lane's sum, and two swapped words the sum of sums; mixing 16
-    values into one leaves a chance of 2^-64. It runs at the speed of memory; a CRC would cost as much as ten actions.
-    """
-    extension = native()
-    if extension is not None:
-        return extension.checksum(data)
-    words = data.view("<u8").reshape(-1, 8)
-    sums = np.zeros(8, np.uint64)
-    sums_of_sums = np.zeros(8, np.uint64)
-    for start in range(0, len(words), 4096):
-        part = words[start : start + 4096]
-        weights = np.arange(len(part), 0, -1, dtype=np.uint64)[:, None]
-        sums_of_sums += np.uint64(len(part)) * sums + (weights * part).sum(axis=0, dtype=np.uint64)
-        sums += part.sum(axis=0, dtype=np.uint64)
-    total = 0
-    for value in (*sums.tolist(), *sums_of_sums.tolist()):
-        total = (total ^ value) * _MULTIPLIER % 2**64
-        total ^= total >> 32
-    return total
-
-
-def as_bytes(buffer: object) -> np.ndarray:
-    """View any contiguous buffer as uint8."""
-    return np.frombuffer(buffer, np.uint8)  # type: ignore[call-overload]
-
-
-def aligned_empty(num_bytes: int) -> np.ndarray:
-    """Return an uninitialised uint8 array whose memory starts at a multiple of 64 bytes."""
-    raw = np.empty(num_bytes + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start : start + num_bytes]
-
-
-def _all_layers(layout: Layout, weights: Weights) -> Iterator[tuple[str, LayerLayout, LayerWeights]]:
-    for i, (layer, arrays) in enumerate(zip(layout.conv, weights.conv, strict=True)):
-        yield f"conv[{i}]", layer, arrays
-    for i, (layer, arrays) in enumerate(zip(layout.layers, weights.layers, strict=True)):
-        yield f"layers[{i}]", layer, arrays
-
-
-def _pack_layer(name: str, layer: LayerLayout, arrays: LayerWeights, data: np.ndarray) -> None:
-    weight = np.ascontiguousarray(arrays.weight).reshape(layer.rows, layer.cols)
-    sections = (layer.weights, layer.scales, layer.row_sums, layer.residuals)
-    views = [None if s is None else s.view(data) for s in sections]
-    extension = native()
-    if extension is not None:
-        bad = extension.encode(KINDS.index(layer.kind), weight, layer.rows, layer.cols, layer.cols_padded, *views)
-        if bad >= 0:
-            _refuse(f"{name}.weight", arrays.weight, bad, layer.kind)
-    else:
-        _refuse_non_finite(f"{name}.weight", arrays.weight, layer.kind)
-        for section, values in zip(views, tiles.encode(layer, weight), strict=True):
-            if section is not None:
-                section[:] = values
-    _put(layer.bias, arrays.bias, data)
-    _put(layer.norm_scale, arrays.norm_scale, data)
-    _put(layer.norm_offset, arrays.norm_offset, data)
-
-
-def _put(section: Section | None, values: np.ndarray | None, data: np.ndarray) -> None:
-    if section is not None and values is not None:
-        view = section.view(data)
-        view[: len(values)] = values
-        view[len(values) :] = 0
-
-
 def write_header(layout: Layout, weights_version: int, data: np.ndarray, seal: bool = True) -> None:
-    """Write a filled buffer's header, checksums included."""
+    """Write a filled buffer\'s header, checksums included."""
     size = len(layout.header)
     header = np.frombuffer(bytearray(layout.header), np.uint8)
     header[32:40].view("<i8")[0] = weights_version
-    header[_PAYLOAD_FIELD : _PAYLOAD_FIELD + 8].view("<u8")[0] = checksum(data[size:]) if seal else _UNSEALED
-    header[_HEADER_FIELD : _HEADER_FIELD + 8].view("<u8")[0] = checksum(header)
+    header[PAYLOAD_FIELD : PAYLOAD_FIELD + 8].view("<u8")[0] = checksum(data[size:]) if seal else _UNSEALED
+    header[HEADER_FIELD : HEADER_FIELD + 8].view("<u8")[0] = checksum(header)
     data[:size] = header
 
 
@@ -271,24 +185,3 @@ def _with_header(data: np.ndarray) -> np.ndarray:
     if version != LAYOUT_VERSION:
         raise ValueError(f"buffer has layout version {version}: this library reads {LAYOUT_VERSION}; pack it anew")
     return data
-
-
-def _writable(out: object, num_bytes: int) -> np.ndarray:
-    data = as_bytes(out)
-    if not data.flags.writeable or len(data) < num_bytes:
-        state = "read-only" if not data.flags.writeable else f"{len(data)} bytes long"
-        raise ValueError(f"out is {state}: give a writable buffer of {num_bytes} bytes")
-    return data[:num_bytes]
-
-
-def _refuse_non_finite(name: str, array: np.ndarray, kind: str = "fp32") -> None:
-    limit = 65520 if kind == "fp16" else np.inf  # 65520 is what rounds to infinity in float16
-    bad = np.flatnonzero(~(np.abs(array) < limit))
-    if len(bad):
-        _refuse(name, array, int(bad[0]), kind)
-
-
-def _refuse(name: str, array: np.ndarray, flat_index: int, kind: str) -> None:
-    index = tuple(int(i) for i in np.unravel_index(flat_index, array.shape))
-    limit = "finite and below 65520 at fp16" if kind == "fp16" else "finite"
-    raise ValueError(f"{name}[{', '.join(map(str, index))}] is {array[index]}: weights must be {limit}")

@@ -48,7 +48,11 @@ ITEMS = (
     Item("Figure 10", "Quantization-aware training over bits; appendix A", ("qat_bit_sweep",)),
     Item("Figure 11", "Training time over the number of actors; appendix B", ("actor_scaling",)),
 )  # fmt: skip
-STUDIES = frozenset(study for item in ITEMS for study in item.studies)
+BEYOND = (
+    Item("Stable-Baselines3", "Quantized actors inside the training that one has", ("quantized_rollouts",),
+         "The paper says that ActorQ does not depend on the framework, and shows it in one."),
+)  # fmt: skip
+STUDIES = frozenset(study for item in (*ITEMS, *BEYOND) for study in item.studies)
 PICTURES = 2
 
 
@@ -59,7 +63,8 @@ def build(suite: Path, runs: Sequence[dict[str, Any]]) -> str | None:
         return None
     parts = [_part(item, suite, by_study) for item in ITEMS]
     answered = sum(any(answer["state"] == "ok" for answer in part["answers"]) for part in parts)
-    page = render("paper.html.j2", suite=suite.name, parts=parts, answered=answered, count=len(ITEMS))
+    beyond = [_part(item, suite, by_study) for item in BEYOND]
+    page = render("paper.html.j2", suite=suite.name, parts=parts, beyond=beyond, answered=answered, count=len(ITEMS))
     write_text(suite / "paper.html", page)
     return "paper.html"
 

@@ -3,16 +3,17 @@
 # mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
 import pytest
 from inference_cases import mlp, random_spec, random_weights
 
-from quarl_lib.inference import PRECISIONS, Head, LayerWeights, PolicySpec, Weights, make_engine, pack
+from quarl_lib.inference import PRECISIONS, Head, Layer, LayerWeights, PolicySpec, Weights, make_engine, pack
 from quarl_lib.inference import extension as extension_module
 from quarl_lib.inference.layout import kinds_of
-from quarl_lib.inference.pack import checksum, packed_size, read_version, unpack
+from quarl_lib.inference.pack import Packer, checksum, packed_size, read_version, unpack
 
 SPEC = mlp([5, 40, 24, 3], Head("argmax"))
 WEIGHTS = random_weights(SPEC, np.random.default_rng(0))
@@ -217,3 +218,41 @@ def test_without_the_extension_packing_and_acting_still_work(no_extension, monke
     assert reference(np.ones(5, np.float32)) in range(3)
     with pytest.raises(ValueError, match="backend 'native' cannot run this policy at int8: taken away"):
         make_engine(SPEC, "int8", "native")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "int4"])
+def test_a_packer_follows_its_arrays_and_gives_the_bytes_of_pack(precision):
+    rng = np.random.default_rng(0)
+    layers = (Layer(5, 70, "relu"), Layer(70, 33, "tanh", layer_norm=True), Layer(33, 3))
+    spec = PolicySpec(layers, Head("gaussian"), normalize_observation=True)
+    arrays = []
+    for layer in layers:
+        weight = rng.standard_normal((layer.in_features, layer.out_features), dtype=np.float32).T  # not in one piece
+        norms = [np.ones(layer.out_features, np.float32)] * 2 if layer.layer_norm else [None, None]
+        arrays.append(LayerWeights(weight, rng.standard_normal(layer.out_features, dtype=np.float32), *norms))
+    five, three = np.ones(5, np.float32), np.zeros(3, np.float32)
+    weights = Weights(tuple(arrays), observation_mean=five, observation_inverse_std=five.copy(), log_std=three)
+    packer = Packer(spec, weights, precision)
+    for version in range(3):
+        for one in arrays:
+            one.weight[...] += rng.standard_normal(one.weight.shape, dtype=np.float32)
+            one.bias[...] -= 1
+        three += 0.5
+        assert bytes(packer(version)) == bytes(pack(spec, weights, precision, version))
+    arrays[1].bias[2] = np.nan
+    with pytest.raises(ValueError, match=r"layers\[1\].bias\[2\] is nan"):
+        packer()
+
+
+def test_a_packer_allocates_nothing_to_speak_of():
+    spec = PolicySpec((Layer(3, 400, "relu"), Layer(400, 300, "relu"), Layer(300, 1)), Head("none"))
+    arrays = [LayerWeights(np.ones((i.out_features, i.in_features), np.float32), np.ones(i.out_features, np.float32))
+              for i in spec.layers]  # fmt: skip
+    packer = Packer(spec, Weights(tuple(arrays)), "int8")
+    packer(1)
+    tracemalloc.start()
+    try:
+        packer(2)
+        assert tracemalloc.get_traced_memory()[1] < 4096
+    finally:
+        tracemalloc.stop()

@@ -94,7 +94,20 @@ def test_front_page_lists_every_table_and_figure_with_our_numbers_beside(tmp_pat
     assert "elsewhere" not in part
     assert "answers 1 of 15" in text
     assert text.count('<span class="badge not run">not run</span>') == sum(
-        len(item.studies) for item in paper.ITEMS) - 1  # fmt: skip
+        len(item.studies) for item in (*paper.ITEMS, *paper.BEYOND)) - 1  # fmt: skip
+
+
+def test_what_goes_beyond_the_paper_has_a_part_of_its_own_and_answers_no_figure(tmp_path):
+    suite = tmp_path / "laptop"
+    folder = make_run(suite, "quantized_rollouts", "r1", summary(x=1.0), key_figure="1.7 x")
+    (folder / "report.html").write_text("")
+    index.build(suite)
+    text = (suite / "paper.html").read_text()
+    beyond = text.split('<h2 id="beyond-the-paper">Beyond the paper</h2>')[1]
+    for words in ("1.7 x", "quantized_rollouts/r1/report.html", '<span class="badge ok">ok</span>'):
+        assert words in beyond
+    assert "answers 0 of 15" in text
+    assert 'href="#beyond-the-paper"' in text
 
 
 def test_suite_that_answers_nothing_has_no_front_page(tmp_path):

@@ -99,14 +99,18 @@ static uint16_t to_half(float value) { /* round half to even, subnormals include
     return (uint16_t)(sign | bits >> 13);
 }
 
-static void store_float_row(enum kind kind, const float *x, ptrdiff_t cols, ptrdiff_t padded_rows, uint8_t *tile) {
-    for (ptrdiff_t i = 0; i < cols; i++) {
-        uint16_t half = kind == FP16 ? to_half(x[i]) : 0;
-        if (kind == FP16)
-            memcpy(tile + i * padded_rows * 2, &half, 2);
-        else
-            memcpy(tile + i * padded_rows * 4, x + i, 4);
-    }
+/* Put a panel's floats column by column, 16 rows at a time: so few streams the caches can read side by side. */
+static void store_floats(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, ptrdiff_t padded_rows,
+                         uint8_t *tile) {
+    for (ptrdiff_t first = 0; first < rows; first += BLOCK)
+        for (ptrdiff_t i = 0; i < cols; i++)
+            for (ptrdiff_t r = first; r < rows && r < first + BLOCK; r++) {
+                uint16_t half = kind == FP16 ? to_half(weight[r * cols + i]) : 0;
+                if (kind == FP16)
+                    memcpy(tile + (i * padded_rows + r) * 2, &half, 2);
+                else
+                    memcpy(tile + (i * padded_rows + r) * 4, weight + r * cols + i, 4);
+            }
 }
 
 /* Put one row's codes into its four bytes of every step. */
@@ -163,10 +167,7 @@ static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t row
         float residual = 0.0f, left;
         int32_t sum = 0;
         if (r < rows && !(absmax_of(row, cols) < limit)) return r * cols + first_beyond(row, cols, limit);
-        if (is_float) {
-            if (r < rows) store_float_row(kind, row, cols, padded_rows, tiles + r * (kind == FP32 ? 4 : 2));
-            continue;
-        }
+        if (is_float) continue;
         if (r >= rows || cols_padded != cols) memset(codes, 0, (size_t)cols_padded);
         for (ptrdiff_t start = 0, g = 0; start < cols_padded; start += group, g++) {
             ptrdiff_t n = start + group < cols ? group : cols - start;
@@ -187,5 +188,6 @@ static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t row
         else if (r % 16 == 15)
             store_columns(scratch, cols_padded, padded_rows, tiles + r - 15);
     }
+    if (is_float) store_floats(kind, weight, rows, cols, padded_rows, tiles);
     return -1;
 }
