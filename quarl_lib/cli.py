@@ -81,11 +81,16 @@ def seconds(text: str) -> float:
 
 
 def list_studies(options: argparse.Namespace) -> int:
-    """Print every study with its question."""
-    studies = catalog.find_studies(catalog.find_project())
+    """Print every study with its question; a notebook that cannot be read is named, and the others stay."""
+    studies = catalog.some_studies(catalog.find_project())
+    code = OK
     for study in studies.values():
-        print(f"{study.name:<{max(map(len, studies))}}  {study.question}")
-    return OK
+        try:
+            print(f"{study.name:<{max(map(len, studies))}}  {study.question}")
+        except ValueError as error:
+            print(f"quarl: {error}", file=sys.stderr)
+            code = NOT_ALL_OK
+    return code
 
 
 def describe(options: argparse.Namespace) -> int:

@@ -30,12 +30,17 @@ def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]
     """Build a study's Config from the names that the parameters cell defined.
 
     Raises:
-        ValueError: a field of the Config has no parameter of its name, or the Config refuses a value.
+        ValueError: a field of the Config has no parameter of its name, a parameter has no field, or the Config
+            refuses a value.
     """
     names = [field.name for field in dataclasses.fields(config_class) if field.init]  # type: ignore[arg-type]
     missing = [name for name in names if name not in namespace]
     if missing:
         raise ValueError(f"{config_class.__name__}: no parameter named {', '.join(missing)}; add it to the cell")
+    # Only the parameters cell annotates: `name: type = value`.
+    unread = [name for name in namespace.get("__annotations__", {}) if name not in names]
+    if unread:
+        raise ValueError(f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out (and restart the kernel)")
     return config_class(**{name: namespace[name] for name in names})
 
 

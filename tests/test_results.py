@@ -55,6 +55,9 @@ def test_config_comes_from_the_names_of_the_cell_and_missing_ones_are_named():
         results.from_parameters(Config, {})
     with pytest.raises(ValueError, match="seed=-1"):
         results.from_parameters(Config, {"bits": [], "seed": -1})
+    annotated = {"bits": [8], "seed": 1, "sede": 2, "__annotations__": {"bits": list, "seed": int, "sede": int}}
+    with pytest.raises(ValueError, match="parameter sede: Config does not read it; take it out"):
+        results.from_parameters(Config, annotated)
 
 
 def test_run_is_finished_only_after_it_saved_itself(run, tmp_path):

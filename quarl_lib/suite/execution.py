@@ -7,6 +7,7 @@ that closes, the runner is gone and the run ends itself. SIGINT is handed on to 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import logging
@@ -128,6 +129,9 @@ def check(wanted: list[dict[str, Any]]) -> None:
             if error.name != name:
                 raise
             continue
+        fields = {field.name for field in dataclasses.fields(module.Config)}
+        for unread in one["parameters"].keys() - fields:
+            sys.exit(f"{one['study']}: parameter {unread}: the study's Config does not read it; take it out of the cell")
         try:
             module.Config(**one["parameters"])
         except ValueError as error:
