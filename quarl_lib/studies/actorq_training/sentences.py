@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from quarl_lib.actorq.carbon import NOT_MEASURED
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.intervals import brackets
 
@@ -49,8 +50,10 @@ def bottleneck(summary: pd.DataFrame) -> str:
 
 def energy(summary: pd.DataFrame) -> str:
     """Say how CO2 compares, CPU alone, with RAM, and over time, and whether it was measured."""
-    source = summary.energy_source.iloc[0]
-    parts = [f"Energy is {source}; all three ratios cover the same interval, from the start to the threshold."]
+    sources = [source for source in summary.energy_source.unique() if source != NOT_MEASURED]
+    if not sources:
+        return "Energy was not measured: the runs were over before the meter's second reading."
+    parts = [f"Energy is {sources[0]}; all three ratios cover the same interval, from the start to the threshold."]
     for row in summary[(summary.precision != "fp32") & summary.co2_ratio.notna()].itertuples():
         parts.append(
             f"{row.task} {row.precision}: fp32 emitted {row.co2_ratio:.2f} x as much "

@@ -149,6 +149,9 @@ def test_energy_that_the_meter_did_not_see_is_in_no_ratio():
     int8 = study.summarize(pd.concat(rows, ignore_index=True)).set_index("precision").loc["int8"]
     assert int8.speedup == 1.0
     assert math.isnan(int8.co2_ratio)
+    assert math.isnan(int8.energy_kwh)
+    assert int8.energy_source == "not measured"
+    assert sentences.energy(int8.to_frame().T).startswith("Energy was not measured: the runs were over before")
 
 
 def test_curves_and_episodes(table):
