@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("report", help="write the reports of a run or a suite anew")
     command.add_argument("directory", type=Path, metavar="DIR")
+    command.add_argument("--latex", action="store_true", help="each table as <name>.tex beside its CSV, for booktabs")
     command.set_defaults(act=report)
 
     command = commands.add_parser("compare", help="lay the summaries of runs or suites side by side")
@@ -144,6 +145,11 @@ def report(options: argparse.Namespace) -> int:
 
     for path in index.rebuild(options.directory, report.build):
         print(path)
+    if options.latex:
+        from quarl_lib.reports import latex
+
+        for path in latex.build(options.directory):
+            print(path)
     return OK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ ConfigType = TypeVar("ConfigType")
 PROJECT = provenance.PROJECT
 TABLE_ROWS_SHOWN = 30
 BATCH_PRINTS_EVERY_S = 10.0
+# Venues refuse Type 3 fonts; a fixed salt makes the same figure the same file.
+VECTOR_SETTINGS = {"pdf.fonttype": 42, "svg.hashsalt": "quarl"}
 
 
 def no_progress(done: int, total: int, what: str) -> None:
@@ -50,6 +53,17 @@ def _spelled_out(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "[]"
     return str(value)
+
+
+_MARKUP = re.compile(r"[<>\[\]`*&$|~!\\]")
+_TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
+
+
+def _texts_of(config: object) -> set[str]:
+    """Return the texts among a config's values that Markdown could take for markup."""
+    values = dataclasses.asdict(config).values() if dataclasses.is_dataclass(config) else ()  # type: ignore[arg-type]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    return {text for text in texts if isinstance(text, str) and _MARKUP.search(text)}
 
 
 def as_text(number: float) -> str:
@@ -103,7 +117,7 @@ class Run:
         write_atomically(self.directory / f"{name}.csv", lambda path: table.to_csv(path, index=False))
 
     def figure(self, drawn: Any, name: str, alt: str, data: str = "summary") -> None:
-        """Save a figure or Axes as `figures/<name>.png` and show it with its alt text.
+        """Save a figure or Axes as `figures/<name>.png`, `.svg` and `.pdf`, and show it with its alt text.
 
         `data` names the saved table that the figure was drawn from; the report links to it.
         """
@@ -115,6 +129,12 @@ class Run:
         figure = getattr(drawn, "figure", drawn)
         path = self.directory / "figures" / f"{name}.png"
         write_atomically(path, lambda aside: figure.savefig(aside, format="png"))
+        with plt.rc_context(VECTOR_SETTINGS):
+            for kind, dateless in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+                write_atomically(
+                    path.with_suffix(f".{kind}"),
+                    lambda aside, kind=kind, dateless=dateless: figure.savefig(aside, format=kind, metadata=dateless),
+                )
         plt.close(figure)
         display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name, "data": f"{data}.csv"}})
 
@@ -139,10 +159,12 @@ class Run:
         self.table(pd.DataFrame(rows, columns=["what", "value"]), "provenance")
 
     def say(self, sentence: str) -> None:
-        """Show a sentence that code made from a table."""
+        """Show a sentence that code made from a table; what a parameter's value holds stays text in it."""
         from IPython.display import Markdown, display
 
-        display(Markdown(sentence))
+        for value in sorted(_texts_of(self.config), key=len, reverse=True):
+            sentence = sentence.replace(value, _MARKUP.sub(r"\\\g<0>", value))
+        display(Markdown(_TAG.sub(r"\\<", sentence)))
 
     def finish(self, key_figure: str) -> None:
         """Say that the last cell was reached; `key_figure` is the run's one line in the index.

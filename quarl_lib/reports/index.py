@@ -28,12 +28,13 @@ def build(suite: Path) -> Path:
         grids += [grid] if grid else []
         shown = grid["runs"] if grid else []
         older += [run for run in mine[1:] if run not in shown]
-    states_found = [run["state"] for run in newest]
+    states_found = [run["state"] for run in runs]
     counts = ", ".join(f"{states_found.count(s)} {s}" for s in states.STATES if s in states_found)
     page = render(
         "index.html.j2",
         suite=suite.name, newest=newest, older=older, grids=grids, paper=paper.build(suite, newest),
-        summary=f"{len(newest)} {'study' if len(newest) == 1 else 'studies'}: {counts or 'nothing has run yet'}.",
+        summary=f"{len(newest)} {'study' if len(newest) == 1 else 'studies'}, "
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: {counts or 'nothing has run yet'}.",
         now=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     return write_text(suite / "index.html", page)

@@ -35,6 +35,8 @@ def execute(directory: Path) -> dict[str, Any]:
     from jupyter_client.kernelspec import KernelSpec
     from papermill.exceptions import PapermillExecutionError
 
+    from quarl_lib.suite import engine
+
     record = read_json(directory / "run.json")
     sockets = tempfile.mkdtemp(prefix="quarl-")
     stopping = _Stopper()
@@ -64,7 +66,7 @@ def execute(directory: Path) -> dict[str, Any]:
             language="python",
             cwd=record["project"],
             progress_bar=False,
-            log_output=True,
+            engine_name=engine.NAME,
             kernel_manager_class=OwnKernel,
             extra_arguments=["--HistoryManager.enabled=False"],
             on_cell_start=note_cell,
