@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from quarl_lib.reports import tables
+
 ROWS_SHOWN = 30
 LONG_CELL = 45
 _NUMBER = re.compile(r"[-+−]?[\d,]*\.?\d+(e[-+]?\d+)?\s*%?|–|inf|nan", re.IGNORECASE)
@@ -120,7 +122,7 @@ def safe(text: str) -> Any:
 def in_boxes(text: str, name: str = "Table", csv: str = "summary.csv") -> str:
     """Return HTML without scripts, styles and foreign addresses, each table in a box that scrolls by itself.
 
-    A table is cut after thirty rows; columns of numbers stand to the right.
+    A table is laid out for a reader, cut after thirty rows, its numbers at the right.
     """
     page = _parsed(_clean(text))
     for table in page.find_all("table"):
@@ -153,6 +155,7 @@ def _own_pictures(tag: str, attribute: str, value: str) -> str | None:
 
 
 def _put_into_box(page: Any, table: Any, name: str, csv: str) -> None:
+    same = tables.lay_out(page, table)
     rows = [row.find_all(["td", "th"], recursive=False) for row in table.find_all("tr")]
     body = [row for row in rows if any(cell.name == "td" for cell in row)]
     spans = any(cell.get("colspan") or cell.get("rowspan") for row in rows for cell in row)
@@ -176,6 +179,10 @@ def _put_into_box(page: Any, table: Any, name: str, csv: str) -> None:
         row[0].parent.decompose()
     box = page.new_tag("div", attrs={"class": "scroll", "tabindex": "0", "role": "region", "aria-label": name})
     table.wrap(box)
+    if same:
+        constant = page.new_tag("p", attrs={"class": "note same"})
+        constant.string = f"The same in every row: {same}."
+        box.insert_after(constant)
     if len(body) > ROWS_SHOWN:
         note = _parsed(f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a></a></p>').p
         note.a["href"] = note.a.string = csv

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -78,12 +79,23 @@ def build(directory: Path) -> Path:
         links=[name for name in ("summary.csv", "results.parquet", "notebook.ipynb", "params.yaml", "log.txt")
                if (directory / name).exists()],
         has_log=(directory / "log.txt").exists(),
+        first_figure=_first_figure(blocks), duration=duration(record["duration_s"]) if "duration_s" in record else "",
         suite_index="../../index.html" if record.get("suite") else None,
     )  # fmt: skip
     write_text(path, page)
     if record.get("state"):
         states.change(directory, record["state"], title=title, figures=figures, reason=record.get("reason", ""))
     return path
+
+
+def _first_figure(blocks: list[dict[str, Any]]) -> Any:
+    """Return the report's first figure once more, for its head, without the caption's links."""
+    for block in blocks:
+        for rendered in block.get("outputs", ()):
+            if start := re.search(r"<figure>.*?<figcaption>", rendered, re.DOTALL):
+                said = re.search(r"<figcaption>(<b>.*?</b>[^·<]*)", rendered)
+                return markup.safe(f"{start[0]}{said[1] if said else ''}</figcaption></figure>")
+    return ""
 
 
 def notebook_cells(directory: Path) -> list[dict[str, Any]]:

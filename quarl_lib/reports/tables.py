@@ -7,6 +7,10 @@ import re
 from typing import Any
 
 MOST_NAMES = 5  # leading columns that together name a row
+NOTHING = ("", "–", "nan")
+RESULT = re.compile(
+    r"return|speedup|ratio|error|loss|mean|median|seconds|us_|_us\b|energy|ours|paper|over_fp32|same_action|key figure"
+)
 _NUMBER = re.compile(r"[-+−]?[\d,]*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
 # How a unit is written at the end of a column's name, and how a reader sees it.
 UNITS = {
@@ -49,6 +53,16 @@ def short(text: str) -> str:
     return f"{number:.3g}"
 
 
+def _told_apart(naming: list[int], columns: list[list[str]]) -> list[int]:
+    """Leave out each column that another one implies: the agent says algorithm and environment already."""
+    kept = list(naming)
+    for n in sorted(naming, key=lambda n: (len(set(columns[n])), -n)):
+        others = [m for m in kept if m != n]
+        if any(len(set(zip(columns[m], columns[n], strict=True))) == len(set(columns[m])) for m in others):
+            kept.remove(n)
+    return kept
+
+
 def lay_out(page: Any, table: Any) -> str:
     """Arrange a parsed table: the row's name first, then results, then the rest; one value in a whole column leaves.
 
@@ -72,16 +86,16 @@ def lay_out(page: Any, table: Any) -> str:
         kept = [n for n in kept if len(set(columns[n])) > 1] or kept[:1]
         said = [f"{heading(names[n])} {short(columns[n][0])}" for n in range(len(names)) if n not in kept and
                 columns[n][0] not in ("", "–")]  # fmt: skip
-    fractions = [n for n in kept if any("." in text and _NUMBER.fullmatch(text) for text in columns[n])]
-    naming = [n for n in kept if n < min(fractions, default=len(names))] or kept[:1]
-    if not fractions or len(naming) > MOST_NAMES:
-        naming = kept[:1]
-    order = naming + [n for n in kept if n in fractions and n not in naming]
+    numeric = [n for n in kept if all(_NUMBER.fullmatch(text) or text in NOTHING for text in columns[n])]
+    results = [n for n in kept[1:] if RESULT.search(names[n]) or (n in numeric and any("." in t for t in columns[n]))]
+    naming = _told_apart([n for n in kept if n < min(results)], columns)[:MOST_NAMES] if results else []
+    naming = naming or kept[:1]
+    order = naming + [n for n in results if n not in naming]
     order += [n for n in kept if n not in order]
     for row, texts in zip(rows, [names, *zip(*columns, strict=True)], strict=True):
-        for cell, text in zip(row, texts, strict=True):
-            if row is not head and short(text) != text:
-                cell.string = short(text)
+        for n, text in enumerate(texts):
+            if row is not head and n in numeric and short(text) != text:
+                row[n].string = short(text)
         parent = row[0].parent
         for cell in row:
             cell.extract()
