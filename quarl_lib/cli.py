@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("compare", help="lay the summaries of runs or suites side by side")
     command.add_argument("directories", nargs="+", type=Path, metavar="DIR")
-    command.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE.html")
+    command.add_argument("--output", type=Path, metavar="FILE.html", help="default: in outputs/comparisons")
     command.set_defaults(act=compare)
 
     command = commands.add_parser("doctor", help="what this machine can do, and what to do where it cannot")
@@ -157,7 +157,7 @@ def compare(options: argparse.Namespace) -> int:
     """Write a page that lays runs or suites side by side."""
     from quarl_lib.reports import comparison
 
-    print(comparison.build(options.directories, options.output))
+    print(comparison.build(options.directories, options.output, catalog.find_project() / "outputs"))
     return OK
 
 

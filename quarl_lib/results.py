@@ -43,7 +43,9 @@ def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]
     # Only the parameters cell annotates: `name: type = value`.
     unread = [name for name in namespace.get("__annotations__", {}) if name not in names]
     if unread:
-        raise ValueError(f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out (and restart the kernel)")
+        raise ValueError(
+            f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out (and restart the kernel)"
+        )
     return config_class(**{name: namespace[name] for name in names})
 
 

@@ -40,8 +40,12 @@ def render(template: str, **values: Any) -> str:
         f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; img-src 'self' file: data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    return environment().get_template(template).render(
-        css=markupsafe.Markup(css), script=markupsafe.Markup(script), policy=policy, version=__version__, **values
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            css=markupsafe.Markup(css), script=markupsafe.Markup(script), policy=policy, version=__version__, **values
+        )
     )
 
 

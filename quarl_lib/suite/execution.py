@@ -133,7 +133,9 @@ def check(wanted: list[dict[str, Any]]) -> None:
             continue
         fields = {field.name for field in dataclasses.fields(module.Config)}
         for unread in one["parameters"].keys() - fields:
-            sys.exit(f"{one['study']}: parameter {unread}: the study's Config does not read it; take it out of the cell")
+            sys.exit(
+                f"{one['study']}: parameter {unread}: the study's Config does not read it; take it out of the cell"
+            )
         try:
             module.Config(**one["parameters"])
         except ValueError as error:

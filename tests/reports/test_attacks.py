@@ -107,7 +107,7 @@ def test_no_attack_runs_and_the_policy_would_stop_one_that_came_through(tmp_path
 def test_every_page_has_a_policy_that_allows_its_own_script_and_style_only(tmp_path):
     text = hostile(tmp_path)
     for page in (text, (tmp_path / "outputs" / "smoke" / "index.html").read_text()):
-        assert "Content-Security-Policy\" content=\"default-src &#39;none&#39;; style-src &#39;sha256-" in page
+        assert 'Content-Security-Policy" content="default-src &#39;none&#39;; style-src &#39;sha256-' in page
         assert "unsafe" not in page.partition("</head>")[0]
 
 

@@ -117,7 +117,7 @@ def test_nothing_comes_from_elsewhere_and_every_image_says_what_it_shows(text):
     page = Page(text)
     assert [source for source in page.loads if not source.startswith("data:")] == []
     assert "cdn.example" not in text
-    assert [image["alt"] for image in page.images] == [ALT]
+    assert [image["alt"] for image in page.images] == [ALT, ALT], "in the head and in its place"
     assert page.images[0]["width"] == "60"
 
 
@@ -201,7 +201,7 @@ def test_numbers_stand_right_only_where_a_whole_column_is_numbers():
     )
     boxed = markup.in_boxes(table)
     assert '<th class="num" scope="col">b</th>' in boxed
-    assert '<td>1</td><td class="num">2.5e-3</td>' in boxed
+    assert '<td>1</td><td class="num">0.0025</td>' in boxed
 
 
 def test_report_of_a_failed_run_says_where_and_why(run_folder):
