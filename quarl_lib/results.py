@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ PROJECT = provenance.PROJECT
 TABLE_ROWS_SHOWN = 30
 BATCH_PRINTS_EVERY_S = 10.0
 # Venues refuse Type 3 fonts; a fixed salt makes the same figure the same file.
-VECTOR_SETTINGS = {"pdf.fonttype": 42, "svg.hashsalt": "quarl"}
+VECTOR_SETTINGS: Any = {"pdf.fonttype": 42, "svg.hashsalt": "quarl"}
 
 
 def no_progress(done: int, total: int, what: str) -> None:
@@ -44,7 +45,7 @@ def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]
     unread = [name for name in namespace.get("__annotations__", {}) if name not in names]
     if unread:
         raise ValueError(
-            f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out (and restart the kernel)"
+            f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out, restart the kernel"
         )
     return config_class(**{name: namespace[name] for name in names})
 
@@ -132,11 +133,9 @@ class Run:
         path = self.directory / "figures" / f"{name}.png"
         write_atomically(path, lambda aside: figure.savefig(aside, format="png"))
         with plt.rc_context(VECTOR_SETTINGS):
-            for kind, dateless in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-                write_atomically(
-                    path.with_suffix(f".{kind}"),
-                    lambda aside, kind=kind, dateless=dateless: figure.savefig(aside, format=kind, metadata=dateless),
-                )
+            for kind, date in (("svg", "Date"), ("pdf", "CreationDate")):
+                save = partial(figure.savefig, format=kind, metadata={date: None})
+                write_atomically(path.with_suffix(f".{kind}"), save)
         plt.close(figure)
         display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name, "data": f"{data}.csv"}})
 

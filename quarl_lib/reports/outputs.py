@@ -59,7 +59,9 @@ class Outputs:
         if kind == "error":
             trace = _text("\n".join(one["traceback"]))
             return f'<pre class="error" tabindex="0" role="region" aria-label="Error">{html.escape(trace)}</pre>'
-        data = {mime: "".join(value) if isinstance(value, list) else value for mime, value in one["data"].items()}
+        data: dict[str, Any] = {
+            mime: "".join(value) if isinstance(value, list) else value for mime, value in one["data"].items()
+        }
         for mime in (*PICTURES, SVG):
             if mime in data:
                 return self._figure(mime, data[mime], one.get("metadata", {}).get(mime, {}), cell)

@@ -107,7 +107,7 @@ def reached(evaluations: pd.DataFrame, threshold: float, needed: int) -> tuple[f
 
 
 def energy_until(emissions: pd.DataFrame, evaluator: pd.DataFrame, seconds: float) -> dict[str, object]:
-    """Return the energy from the start to a time, less the evaluator's where it is modelled; NaN where nothing is known."""
+    """Return the energy until a time, less the evaluator's where it is modelled; NaN where nothing is known."""
     last = emissions.iloc[-1]
     names = ("cpu_energy_kwh", "ram_energy_kwh", "gpu_energy_kwh")
     nothing = dict.fromkeys((*names, "energy_kwh", "emissions_kg"), math.nan)
