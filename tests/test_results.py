@@ -142,3 +142,20 @@ def test_cpu_features_are_read_from_the_flags(monkeypatch, tmp_path):
 )
 def test_numbers_are_written_for_readers(number, text):
     assert results.as_text(number) == text
+
+
+def test_figure_is_saved_for_papers_too_and_the_same_each_time(run):
+    import matplotlib.pyplot as plt
+
+    def save() -> dict[str, bytes]:
+        _, ax = plt.subplots(figsize=(2, 1))
+        ax.plot([0, 1], label="a line")
+        run.figure(ax, "line", alt="A line that rises from zero to one")
+        return {path.suffix: path.read_bytes() for path in (run.directory / "figures").glob("line.*")}
+
+    first = save()
+    assert sorted(first) == [".pdf", ".png", ".svg"]
+    assert first[".pdf"].startswith(b"%PDF")
+    assert b"/Type3" not in first[".pdf"], "venues refuse Type 3 fonts"
+    assert b"<svg" in first[".svg"]
+    assert save() == first
