@@ -30,24 +30,34 @@ def no_progress(done: int, total: int, what: str) -> None:
     """Report nothing: the null object for code that runs outside a notebook."""
 
 
+class Refused(ValueError):
+    """A value that a study does not take; a notebook shows it in one line, as no traceback helps to mend it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"ValueError: {self}"]
+
+
 def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]) -> ConfigType:
     """Build a study's Config from the names that the parameters cell defined.
 
     Raises:
-        ValueError: a field of the Config has no parameter of its name, a parameter has no field, or the Config
+        Refused: a field of the Config has no parameter of its name, a parameter has no field, or the Config
             refuses a value.
     """
     names = [field.name for field in dataclasses.fields(config_class) if field.init]  # type: ignore[arg-type]
     missing = [name for name in names if name not in namespace]
     if missing:
-        raise ValueError(f"{config_class.__name__}: no parameter named {', '.join(missing)}; add it to the cell")
+        raise Refused(f"{config_class.__name__}: no parameter named {', '.join(missing)}; add it to the cell")
     # Only the parameters cell annotates: `name: type = value`.
     unread = [name for name in namespace.get("__annotations__", {}) if name not in names]
     if unread:
-        raise ValueError(
+        raise Refused(
             f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out, restart the kernel"
         )
-    return config_class(**{name: namespace[name] for name in names})
+    try:
+        return config_class(**{name: namespace[name] for name in names})
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def _spelled_out(value: object) -> str:
@@ -176,3 +186,9 @@ class Run:
         if not self._saved:  # files may be there, left by an earlier run in this folder
             raise RuntimeError(f"{self.study}: finish() before save(): this run has written no results yet")
         write_json(self.directory / "finished.json", {"key_figure": key_figure, "time": time.time()})
+        if RUN_DIR_VARIABLE in os.environ:  # the runner writes the report
+            return
+        from IPython.display import Markdown, display
+
+        self.say(key_figure)
+        display(Markdown(f"Results are in `{self.directory}`."))

@@ -159,3 +159,28 @@ def test_figure_is_saved_for_papers_too_and_the_same_each_time(run):
     assert b"/Type3" not in first[".pdf"], "venues refuse Type 3 fonts"
     assert b"<svg" in first[".svg"]
     assert save() == first
+
+
+def test_refused_value_is_one_line_in_a_notebook():
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell = InteractiveShell()
+    shell.user_ns.update({"results": results, "Config": Config})
+    with capture_output() as said:
+        shell.run_cell("results.from_parameters(Config, {'bits': [], 'seed': -1})")
+    shown = (said.stdout + said.stderr).strip()
+    assert shown.startswith("ValueError: seed=-1")
+    assert len(shown.splitlines()) == 1
+
+
+def test_finish_says_where_results_lie(run, monkeypatch):
+    shown: list = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    table = pd.DataFrame({"a": [1.5]})
+    run.save(table, table)
+    run.finish("half of *it*")
+    assert shown == [], "in a batch the runner says it"
+    monkeypatch.delenv("QUARL_RUN_DIR")
+    run.finish("half of it")
+    assert [one.data for one in shown] == ["half of it", f"Results are in `{run.directory}`."]
