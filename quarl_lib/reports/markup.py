@@ -57,7 +57,7 @@ class Markdown:
         return in_boxes(str(markdown(source)))
 
     def _note(self, text: str, level: int) -> str:
-        plain = _parsed(text).get_text()
+        plain = parsed(text).get_text()
         taken = {heading.id for heading in self.headings}
         base = name = slug(plain)
         for number in itertools.count(2):
@@ -82,7 +82,7 @@ def equation(tex: str, display: bool = False) -> str:
     tex = " ".join(tex.split())
     written = rf"\begin{{align*}}{tex}\end{{align*}}" if r"\\" in tex and r"\begin" not in tex else tex
     try:
-        math = _parsed(convert(written, display="block" if display else "inline")).math
+        math = parsed(convert(written, display="block" if display else "inline")).math
     except Exception:  # its parser fails in many ways of its own
         math = None
     if math is None or _misunderstood(math):
@@ -97,7 +97,8 @@ def _misunderstood(math: Any) -> bool:
     return bool(short) or "\\" in math.get_text()
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """Return HTML as a tree."""
     import bs4
 
     return bs4.BeautifulSoup(text, "html.parser")
@@ -124,7 +125,7 @@ def in_boxes(text: str, name: str = "Table", csv: str = "summary.csv") -> str:
 
     A table is laid out for a reader, cut after thirty rows, its numbers at the right.
     """
-    page = _parsed(_clean(text))
+    page = parsed(_clean(text))
     for table in page.find_all("table"):
         _put_into_box(page, table, name, csv)
     return str(page)
@@ -184,6 +185,6 @@ def _put_into_box(page: Any, table: Any, name: str, csv: str) -> None:
         constant.string = f"The same in every row: {same}."
         box.insert_after(constant)
     if len(body) > ROWS_SHOWN:
-        note = _parsed(f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a></a></p>').p
+        note = parsed(f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a></a></p>').p
         note.a["href"] = note.a.string = csv
         box.insert_after(note)

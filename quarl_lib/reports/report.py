@@ -14,7 +14,7 @@ from typing import Any
 
 from quarl_lib import __version__
 from quarl_lib.files import read_json, write_text
-from quarl_lib.reports import markup, outputs
+from quarl_lib.reports import glossary, markup, outputs
 from quarl_lib.suite import states
 from quarl_lib.suite.display import duration, spelled
 
@@ -86,10 +86,19 @@ def build(directory: Path) -> Path:
         first_figure=_first_figure(blocks), duration=duration(record["duration_s"]) if "duration_s" in record else "",
         suite_index="../../index.html" if record.get("suite") else None,
     )  # fmt: skip
-    write_text(path, page)
+    write_text(path, _explained(page))
     if record.get("state"):
         states.change(directory, record["state"], title=title, figures=figures, reason=record.get("reason", ""))
     return path
+
+
+def _explained(page: str) -> str:
+    """Explain the field's words where each stands first, in the report's prose alone."""
+    head, opening, rest = page.partition('<main id="content">')
+    body, closing, foot = rest.rpartition("</main>")
+    parsed = markup.parsed(body)
+    glossary.explain(parsed, set())
+    return f"{head}{opening}{parsed}{closing}{foot}"
 
 
 def _first_figure(blocks: list[dict[str, Any]]) -> Any:

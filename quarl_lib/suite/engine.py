@@ -56,17 +56,15 @@ class Client(PapermillNotebookClient):
 
 
 class Engine(NBClientEngine):
-    """What papermill calls; takes the options that this project gives, and no others."""
+    """What papermill calls; hands this project's options to the client."""
 
     @classmethod
-    def execute_managed_notebook(  # type: ignore[override]
-        cls, nb_man: Any, kernel_name: str, *, kernel_manager_class: type, extra_arguments: list[str], **_: Any
-    ) -> Any:
+    def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:  # type: ignore[override]
         """Execute the notebook."""
+        chosen = {name: options[name] for name in ("kernel_manager_class", "extra_arguments", "on_cell_start")}
         return Client(
-            nb_man, kernel_name=kernel_name, startup_timeout=60, log=logger, log_output=True,
-            kernel_manager_class=kernel_manager_class, extra_arguments=extra_arguments,
-        ).execute()  # fmt: skip
+            nb_man, kernel_name=kernel_name, startup_timeout=60, log=logger, log_output=True, **chosen
+        ).execute()
 
 
 papermill_engines.register(NAME, Engine)

@@ -213,7 +213,7 @@ def test_report_of_a_failed_run_says_where_and_why(run_folder):
     text = report.build(run_folder).read_text()
     assert "This run failed in cell 4: 1 / 0" in text
     assert '<a href="#cell-3">' in text
-    assert '<details class="code" open>' in text
+    assert re.search('<details class="code" open(="")?>', text)
     assert "\x1b" not in text
     assert text.count("This cell was not run.") == 1
     assert states.read(run_folder)["state"] == "failed", "writing the report does not change the state"
@@ -227,3 +227,13 @@ def test_folder_without_a_notebook_is_refused(tmp_path):
 def test_template_is_kept_stripped():
     cells = json.loads((TEMPLATE / "notebooks" / "01_dice.ipynb").read_text())["cells"]
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells if cell["cell_type"] == "code")
+
+
+def test_words_of_the_field_are_explained_once_and_in_prose_only(run_folder):
+    said = {"cell_type": "markdown", "metadata": {}, "source": "The learner feeds `fp32` actors; each learner in fp32."}
+    (run_folder / "notebook.ipynb").write_text(json.dumps({"cells": [CELLS[0], said]}))
+    body = report.build(run_folder).read_text().partition("<main")[2]
+    titles = re.findall(r'<abbr title="([^"]*)">([^<]*)</abbr>', body)
+    assert [word for _, word in titles] == ["learner", "actors", "fp32"]
+    assert titles[0][0] == "The process that trains the policy on the experience that actors collect."
+    assert "<code>fp32</code>" in body
