@@ -53,7 +53,7 @@ class Markdown:
         renderer = Renderer(escape=False)
         markdown = mistune.create_markdown(renderer=renderer, plugins=["table", "strikethrough", "footnotes", "math"])
         renderer.register("inline_math", lambda _, tex: equation(tex))
-        renderer.register("block_math", lambda _, tex: f'<div class="math-block">{equation(tex, display=True)}</div>\n')
+        renderer.register("block_math", lambda _, tex: f'<div class="math-block" tabindex="0">{equation(tex, display=True)}</div>\n')
         return in_boxes(str(markdown(source)))
 
     def _note(self, text: str, level: int) -> str:

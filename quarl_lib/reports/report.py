@@ -98,6 +98,8 @@ def _explained(page: str) -> str:
     body, closing, foot = rest.rpartition("</main>")
     parsed = markup.parsed(body)
     glossary.explain(parsed, set())
+    for number, box in enumerate(parsed.select('.scroll[aria-label="Table"]'), start=1):
+        box["aria-label"] = f"Table {number}"  # landmarks need names of their own
     return f"{head}{opening}{parsed}{closing}{foot}"
 
 

@@ -167,7 +167,7 @@ def test_head_says_state_duration_parameters_and_machine(text):
 
 def test_equations_are_mathml_with_their_tex_beside_it(text):
     assert re.search(r'<math [^>]*alttext="\\alpha_t &lt; 1"[^>]*><mrow><msub><mi>α</mi>', text)
-    assert re.search(r'<div class="math-block"><math [^>]*display="block".*<mfrac><mrow><mi>x</mi></mrow>', text)
+    assert re.search(r'<div class="math-block" tabindex="0"><math [^>]*display="block".*<mfrac><mrow><mi>x</mi></mrow>', text)
     assert '<code class="tex">' not in text
     assert "mathjax" not in text.lower()
 
