@@ -53,7 +53,8 @@ class Markdown:
         renderer = Renderer(escape=False)
         markdown = mistune.create_markdown(renderer=renderer, plugins=["table", "strikethrough", "footnotes", "math"])
         renderer.register("inline_math", lambda _, tex: equation(tex))
-        renderer.register("block_math", lambda _, tex: f'<div class="math-block" tabindex="0">{equation(tex, display=True)}</div>\n')
+        block = '<div class="math-block" tabindex="0">{}</div>\n'.format  # it scrolls where it is wide
+        renderer.register("block_math", lambda _, tex: block(equation(tex, display=True)))
         return in_boxes(str(markdown(source)))
 
     def _note(self, text: str, level: int) -> str:

@@ -14,7 +14,7 @@ from quarl_lib.suite import streams
 NAME = "quarl"
 
 
-class Client(PapermillNotebookClient):
+class NotebookClient(PapermillNotebookClient):
     """Executes a notebook; holds the head of each stream in it, the tail aside until the cell is over."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -55,16 +55,16 @@ class Client(PapermillNotebookClient):
             super().log_output_message(output)
 
 
-class Engine(NBClientEngine):
+class NotebookEngine(NBClientEngine):
     """What papermill calls; hands this project's options to the client."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:  # type: ignore[override]
         """Execute the notebook."""
         chosen = {name: options[name] for name in ("kernel_manager_class", "extra_arguments", "on_cell_start")}
-        return Client(
+        return NotebookClient(
             nb_man, kernel_name=kernel_name, startup_timeout=60, log=logger, log_output=True, **chosen
         ).execute()
 
 
-papermill_engines.register(NAME, Engine)
+papermill_engines.register(NAME, NotebookEngine)
