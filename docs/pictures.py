@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from browser import Browser  # noqa: E402
 
 PANE = (880, 1080)
-FIGURE = "document.querySelector('figure')"
+TABLE = "document.querySelector('#beside-the-paper')"
 
 
 def pane(browser: Browser, address: str, scroll_to: str = "") -> Image.Image:
@@ -42,11 +42,11 @@ def side_by_side(panes: list[Image.Image], path: Path) -> None:
 
 
 def main(suite: Path) -> None:
-    """Write `report.png` (head and figure of the PTQ study) and `suite.png` (index and front page)."""
+    """Write `report.png` (head and table of the PTQ study) and `suite.png` (index and front page)."""
     report = next(path for path in sorted(suite.glob("ptq_study/*/report.html"), key=lambda path: path.stat().st_mtime))
     with Browser() as browser:
         address = report.resolve().as_uri()
-        side_by_side([pane(browser, address), pane(browser, address, FIGURE)], HERE / "report.png")
+        side_by_side([pane(browser, address), pane(browser, address, TABLE)], HERE / "report.png")
         index, paper = (path.resolve().as_uri() for path in (suite / "index.html", suite / "paper.html"))
         table = "document.querySelector('#table-2')"
         side_by_side([pane(browser, index), pane(browser, paper, table)], HERE / "suite.png")

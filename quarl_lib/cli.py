@@ -61,11 +61,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("report", help="write the reports of a run or a suite anew")
     command.add_argument("directory", type=Path, metavar="DIR")
+    command.add_argument("--latex", action="store_true", help="each table as <name>.tex beside its CSV, for booktabs")
     command.set_defaults(act=report)
 
     command = commands.add_parser("compare", help="lay the summaries of runs or suites side by side")
     command.add_argument("directories", nargs="+", type=Path, metavar="DIR")
-    command.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE.html")
+    command.add_argument("--output", type=Path, metavar="FILE.html", help="default: in outputs/comparisons")
     command.set_defaults(act=compare)
 
     command = commands.add_parser("agents", help="what each trained agent of a folder is, and what can run it")
@@ -117,11 +118,16 @@ def seconds(text: str) -> float:
 
 
 def list_studies(options: argparse.Namespace) -> int:
-    """Print every study with its question."""
-    studies = catalog.find_studies(catalog.find_project())
+    """Print every study with its question; a notebook that cannot be read is named, and the others stay."""
+    studies = catalog.some_studies(catalog.find_project())
+    code = OK
     for study in studies.values():
-        print(f"{study.name:<{max(map(len, studies))}}  {study.question}")
-    return OK
+        try:
+            print(f"{study.name:<{max(map(len, studies))}}  {study.question}")
+        except ValueError as error:
+            print(f"quarl: {error}", file=sys.stderr)
+            code = NOT_ALL_OK
+    return code
 
 
 def describe(options: argparse.Namespace) -> int:
@@ -179,6 +185,11 @@ def report(options: argparse.Namespace) -> int:
 
     for path in index.rebuild(options.directory, report.build):
         print(path)
+    if options.latex:
+        from quarl_lib.reports import latex
+
+        for path in latex.build(options.directory):
+            print(path)
     return OK
 
 
@@ -186,7 +197,7 @@ def compare(options: argparse.Namespace) -> int:
     """Write a page that lays runs or suites side by side."""
     from quarl_lib.reports import comparison
 
-    print(comparison.build(options.directories, options.output))
+    print(comparison.build(options.directories, options.output, catalog.find_project() / "outputs"))
     return OK
 
 

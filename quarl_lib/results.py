@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,23 +22,42 @@ ConfigType = TypeVar("ConfigType")
 PROJECT = provenance.PROJECT
 TABLE_ROWS_SHOWN = 30
 BATCH_PRINTS_EVERY_S = 10.0
+# Venues refuse Type 3 fonts; a fixed salt makes the same figure the same file.
+VECTOR_SETTINGS: Any = {"pdf.fonttype": 42, "svg.hashsalt": "quarl"}
 
 
 def no_progress(done: int, total: int, what: str) -> None:
     """Report nothing: the null object for code that runs outside a notebook."""
 
 
+class Refused(ValueError):
+    """A value that a study does not take; a notebook shows it in one line, as no traceback helps to mend it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"ValueError: {self}"]
+
+
 def from_parameters(config_class: type[ConfigType], namespace: Mapping[str, Any]) -> ConfigType:
     """Build a study's Config from the names that the parameters cell defined.
 
     Raises:
-        ValueError: a field of the Config has no parameter of its name, or the Config refuses a value.
+        Refused: a field of the Config has no parameter of its name, a parameter has no field, or the Config
+            refuses a value.
     """
     names = [field.name for field in dataclasses.fields(config_class) if field.init]  # type: ignore[arg-type]
     missing = [name for name in names if name not in namespace]
     if missing:
-        raise ValueError(f"{config_class.__name__}: no parameter named {', '.join(missing)}; add it to the cell")
-    return config_class(**{name: namespace[name] for name in names})
+        raise Refused(f"{config_class.__name__}: no parameter named {', '.join(missing)}; add it to the cell")
+    # Only the parameters cell annotates: `name: type = value`.
+    unread = [name for name in namespace.get("__annotations__", {}) if name not in names]
+    if unread:
+        raise Refused(
+            f"parameter {', '.join(unread)}: {config_class.__name__} does not read it; take it out, restart the kernel"
+        )
+    try:
+        return config_class(**{name: namespace[name] for name in names})
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def _spelled_out(value: object) -> str:
@@ -45,6 +66,17 @@ def _spelled_out(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "[]"
     return str(value)
+
+
+_MARKUP = re.compile(r"[<>\[\]`*&$|~!\\]")
+_TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
+
+
+def _texts_of(config: object) -> set[str]:
+    """Return the texts among a config's values that Markdown could take for markup."""
+    values = dataclasses.asdict(config).values() if dataclasses.is_dataclass(config) else ()  # type: ignore[arg-type]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    return {text for text in texts if isinstance(text, str) and _MARKUP.search(text)}
 
 
 def as_text(number: float) -> str:
@@ -98,7 +130,7 @@ class Run:
         write_atomically(self.directory / f"{name}.csv", lambda path: table.to_csv(path, index=False))
 
     def figure(self, drawn: Any, name: str, alt: str, data: str = "summary") -> None:
-        """Save a figure or Axes as `figures/<name>.png` and show it with its alt text.
+        """Save a figure or Axes as `figures/<name>.png`, `.svg` and `.pdf`, and show it with its alt text.
 
         `data` names the saved table that the figure was drawn from; the report links to it.
         """
@@ -110,6 +142,10 @@ class Run:
         figure = getattr(drawn, "figure", drawn)
         path = self.directory / "figures" / f"{name}.png"
         write_atomically(path, lambda aside: figure.savefig(aside, format="png"))
+        with plt.rc_context(VECTOR_SETTINGS):
+            for kind, date in (("svg", "Date"), ("pdf", "CreationDate")):
+                save = partial(figure.savefig, format=kind, metadata={date: None})
+                write_atomically(path.with_suffix(f".{kind}"), save)
         plt.close(figure)
         display(Image(filename=str(path)), metadata={"image/png": {"alt": alt, "name": name, "data": f"{data}.csv"}})
 
@@ -134,10 +170,12 @@ class Run:
         self.table(pd.DataFrame(rows, columns=["what", "value"]), "provenance")
 
     def say(self, sentence: str) -> None:
-        """Show a sentence that code made from a table."""
+        """Show a sentence that code made from a table; what a parameter's value holds stays text in it."""
         from IPython.display import Markdown, display
 
-        display(Markdown(sentence))
+        for value in sorted(_texts_of(self.config), key=len, reverse=True):
+            sentence = sentence.replace(value, _MARKUP.sub(r"\\\g<0>", value))
+        display(Markdown(_TAG.sub(r"\\<", sentence)))
 
     def finish(self, key_figure: str) -> None:
         """Say that the last cell was reached; `key_figure` is the run's one line in the index.
@@ -148,3 +186,9 @@ class Run:
         if not self._saved:  # files may be there, left by an earlier run in this folder
             raise RuntimeError(f"{self.study}: finish() before save(): this run has written no results yet")
         write_json(self.directory / "finished.json", {"key_figure": key_figure, "time": time.time()})
+        if RUN_DIR_VARIABLE in os.environ:  # the runner writes the report
+            return
+        from IPython.display import Markdown, display
+
+        self.say(key_figure)
+        display(Markdown(f"Results are in `{self.directory}`."))

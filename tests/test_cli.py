@@ -50,6 +50,36 @@ def test_describe_shows_name_type_default_and_help_of_every_parameter(project, c
     assert "bias: float = 0.0\n    added to every roll: 0 = fair, #1 suspect otherwise" in said
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"cells": [{}]}', '{"cells": 3}', b"\xff\xfe{}"])
+def test_one_bad_notebook_is_named_and_blocks_no_other(project, capsys, content):
+    add_study(project, "second")
+    bad = project / "notebooks" / "02_second.ipynb"
+    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert cli.main(["list"]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("dice ")
+    assert said.err.startswith(f"quarl: {bad}: not a notebook (")
+    assert "mend it or move it away" in said.err
+    assert len(said.err.splitlines()) == 1
+    assert cli.main(["describe", "dice"]) == 0
+
+
+def test_second_parameters_cell_is_refused(project, capsys):
+    path = project / "notebooks" / "01_dice.ipynb"
+    notebook = json.loads(path.read_text())
+    notebook["cells"].insert(5, notebook["cells"][2])
+    path.write_text(json.dumps(notebook))
+    assert cli.main(["run", "dice"]) == 2
+    assert "01_dice.ipynb: cells 3 and 6 are tagged `parameters`; leave the tag on one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["list"], ["run", "all"], ["describe", "dice"]])
+def test_project_without_a_study_says_so(project, capsys, words):
+    (project / "notebooks" / "01_dice.ipynb").unlink()
+    assert cli.main(words) == 2
+    assert f"{project}: no notebooks/<nn>_<study>.ipynb here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -64,6 +94,8 @@ def test_describe_shows_name_type_default_and_help_of_every_parameter(project, c
         (["dice", "--name", "../up"], "suite '../up'"),
         (["dice", "--jobs", "0"], "jobs=0"),
         (["dice", "--timeout", "0"], "timeout_s=0"),
+        (["dice", "-p", "rolls=,", "--grid"], "parameter rolls: ',' is not of type int; an empty grid"),
+        (["dice", "-p", "wandb_key=x"], "looks like a secret"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line_with_a_remedy(project, capsys, words, said):

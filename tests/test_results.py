@@ -55,6 +55,9 @@ def test_config_comes_from_the_names_of_the_cell_and_missing_ones_are_named():
         results.from_parameters(Config, {})
     with pytest.raises(ValueError, match="seed=-1"):
         results.from_parameters(Config, {"bits": [], "seed": -1})
+    annotated = {"bits": [8], "seed": 1, "sede": 2, "__annotations__": {"bits": list, "seed": int, "sede": int}}
+    with pytest.raises(ValueError, match="parameter sede: Config does not read it; take it out"):
+        results.from_parameters(Config, annotated)
 
 
 def test_run_is_finished_only_after_it_saved_itself(run, tmp_path):
@@ -139,3 +142,45 @@ def test_cpu_features_are_read_from_the_flags(monkeypatch, tmp_path):
 )
 def test_numbers_are_written_for_readers(number, text):
     assert results.as_text(number) == text
+
+
+def test_figure_is_saved_for_papers_too_and_the_same_each_time(run):
+    import matplotlib.pyplot as plt
+
+    def save() -> dict[str, bytes]:
+        _, ax = plt.subplots(figsize=(2, 1))
+        ax.plot([0, 1], label="a line")
+        run.figure(ax, "line", alt="A line that rises from zero to one")
+        return {path.suffix: path.read_bytes() for path in (run.directory / "figures").glob("line.*")}
+
+    first = save()
+    assert sorted(first) == [".pdf", ".png", ".svg"]
+    assert first[".pdf"].startswith(b"%PDF")
+    assert b"/Type3" not in first[".pdf"], "venues refuse Type 3 fonts"
+    assert b"<svg" in first[".svg"]
+    assert save() == first
+
+
+def test_refused_value_is_one_line_in_a_notebook():
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell = InteractiveShell()
+    shell.user_ns.update({"results": results, "Config": Config})
+    with capture_output() as said:
+        shell.run_cell("results.from_parameters(Config, {'bits': [], 'seed': -1})")
+    shown = (said.stdout + said.stderr).strip()
+    assert shown.startswith("ValueError: seed=-1")
+    assert len(shown.splitlines()) == 1
+
+
+def test_finish_says_where_results_lie(run, monkeypatch):
+    shown: list = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    table = pd.DataFrame({"a": [1.5]})
+    run.save(table, table)
+    run.finish("half of *it*")
+    assert shown == [], "in a batch the runner says it"
+    monkeypatch.delenv("QUARL_RUN_DIR")
+    run.finish("half of it")
+    assert [one.data for one in shown] == ["half of it", f"Results are in `{run.directory}`."]

@@ -14,10 +14,12 @@ from typing import Any
 
 from codecarbon import OfflineEmissionsTracker
 from codecarbon.core.cpu import is_rapl_available
+from codecarbon.core.gpu import is_gpu_details_available
 from codecarbon.core.util import count_cpus
 from codecarbon.output_methods.base_output import BaseOutput
 
 KWH_PER_WATT_SECOND = 1 / 3.6e6
+NOT_MEASURED = "not measured"  # the run was over before the meter's second look at it
 
 
 class _Latest(BaseOutput):
@@ -72,7 +74,8 @@ class Meter:
     def reading(self) -> dict[str, object]:
         """Return the energy since `start`, as a row: kWh apart for CPU, RAM and GPU, and the source of each.
 
-        `energy_source` is that of the sum, "measured" only if every part of it was.
+        `energy_source` is that of the sum, "measured" only if every part of it was; `NOT_MEASURED` as long as nothing
+        was added up: the 0 there is a beginning and no figure.
         """
         self._tracker.flush()
         total = self._latest.total
@@ -85,11 +88,16 @@ class Meter:
             "emissions_kg": energy * self.carbon_grams_per_kwh / 1000,
             "cpu_source": self.source,
             "ram_source": "modelled",
-            "gpu_source": "measured",
-            "energy_source": "measured" if self.source == "measured" and not total.ram_energy else "modelled",
+            "gpu_source": "measured" if is_gpu_details_available() else "no GPU",
+            "energy_source": self._source_of(total),
             "metered_s": float(total.duration),
             "watts_per_core": self.watts_per_core,
         }
+
+    def _source_of(self, total: Any) -> str:
+        if not total.cpu_energy:
+            return NOT_MEASURED
+        return "measured" if self.source == "measured" and not total.ram_energy else "modelled"
 
     def stop(self) -> dict[str, object]:
         """End, write the file, and return the last reading."""

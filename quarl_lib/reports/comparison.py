@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quarl_lib.files import write_text
-from quarl_lib.reports import markup
+from quarl_lib.files import write_atomically, write_text
+from quarl_lib.reports import differences, markup, tables
 from quarl_lib.reports.index import RUN_FILE
 from quarl_lib.reports.report import render
 from quarl_lib.suite import states
@@ -16,11 +16,12 @@ from quarl_lib.suite.display import spelled
 if TYPE_CHECKING:
     import pandas as pd
 
+DELTA, SIDE = "Δ ", " · "
 MACHINE = ("cpu", "cpu_features", "cores", "system", "commit", "preset", "duration_s")
 
 
-def build(directories: Sequence[Path], output: Path) -> Path:
-    """Write a page that compares two or more runs or suites.
+def build(directories: Sequence[Path], output: Path | None = None, folder: Path = Path("outputs")) -> Path:
+    """Write a page that compares two or more runs or suites, `folder`/comparisons/<a>_<b>.html unless told otherwise.
 
     Raises:
         ValueError: fewer than two folders, one without a run that is ok, or no study that two of them share.
@@ -28,6 +29,7 @@ def build(directories: Sequence[Path], output: Path) -> Path:
     if len(directories) < 2:
         raise ValueError("compare: give at least two folders of runs or suites")
     labels = _labels(directories)
+    output = output or folder / "comparisons" / f"{'_'.join(markup.slug(label) for label in labels)[:120]}.html"
     sides = {label: _runs(directory) for label, directory in zip(labels, directories, strict=True)}
     studies = [study for study in next(iter(sides.values())) if sum(study in runs for runs in sides.values()) > 1]
     studies += [
@@ -71,14 +73,74 @@ def _part(study: str, runs: dict[str, Path], output: Path) -> dict[str, Any]:
     records = {label: states.read(path) for label, path in runs.items()}
     tables = {label: pd.read_csv(path / "summary.csv") for label, path in runs.items()}
     wide = side_by_side(tables)
-    wide.to_csv(output.with_name(f"{output.stem}_{study}.csv"), index=False)
+    csv = output.with_name(f"{output.stem}_{study}.csv")
+    write_atomically(csv, lambda path: wide.to_csv(path, index=False))
+    shown, count = _differing(wide)
     return {
         "study": study,
         "title": next(iter(records.values())).get("title") or study,
         "reports": {label: _relative(path / "report.html", output.parent) for label, path in runs.items()},
         "differences": _differences(records),
-        "table": markup.safe(markup.in_boxes(_html(wide), f"{study}, side by side", f"{output.stem}_{study}.csv")),
+        "said": f"{len(shown)} of {count} rows differ." if len(shown) else f"All {count} rows are the same.",
+        "csv": csv.name,
+        "figure": markup.safe(_figure(shown)),
+        "table": markup.safe(markup.in_boxes(_html(shown), f"{study}, side by side", csv.name)) if len(shown) else "",
     }
+
+
+def _differing(wide: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the rows in which a figure differs, the largest first, and how many rows there are.
+
+    A figure's differences stand before its sides; a figure that is the same in all rows is left out.
+    """
+    import pandas as pd
+
+    deltas = [name for name in wide if name.startswith(DELTA)]
+    if not deltas:
+        return wide, len(wide)
+    size = wide[deltas].apply(lambda column: pd.to_numeric(column.astype(str).str.rstrip("*"), errors="coerce").abs())
+    missing = size.isna() & ~wide[[_first_side(name, wide) for name in deltas]].isna().all(axis=1).to_numpy()[:, None]
+    differs = (size > 0).any(axis=1) | missing.all(axis=1)
+    figures = [name for name in deltas if (size[name] > 0).any() or missing[name].any()]
+    main = next((name for name in figures if name.startswith(f"{DELTA}mean")), figures[0] if figures else None)
+    ordered = [main, *(name for name in figures if name != main)] if main else []
+    columns = [name for name in wide if SIDE not in name and not name.startswith(DELTA)]
+    for name in ordered:
+        of_it = [one for one in wide if one.startswith(_metric(name) + SIDE) and one not in columns]
+        columns += [name, *of_it]
+    shown = wide.loc[differs, columns]
+    if main:
+        shown = shown.loc[size.loc[differs, main].sort_values(ascending=False, na_position="first").index]
+    return shown, len(wide)
+
+
+def _metric(delta: str) -> str:
+    return delta.removeprefix(DELTA).rpartition(SIDE)[0]
+
+
+def _first_side(delta: str, wide: pd.DataFrame) -> str:
+    return next(name for name in wide if name.startswith(_metric(delta) + SIDE))
+
+
+def _figure(shown: pd.DataFrame) -> str:
+    """Return the differences of the main figure, the first that stands in the table, as a picture."""
+    import pandas as pd
+
+    deltas = [name for name in shown if name.startswith(DELTA)]
+    if not deltas:
+        return ""
+    texts = shown[deltas[0]].astype(str)
+    values = pd.to_numeric(texts.str.rstrip("*"), errors="coerce")
+    known = values.notna()
+    if not known.any():
+        return ""
+    naming = [name for name in shown if SIDE not in name and shown[name].nunique() > 1][: tables.MOST_NAMES]
+    names = shown.loc[known, naming].astype(str).agg(" · ".join, axis=1) if naming else pd.Series(["all"] * known.sum())
+    side = deltas[0].rpartition(SIDE)[2]
+    return differences.figure(
+        list(names), list(values[known]), list(texts[known].str.endswith("*")),
+        tables.heading(_metric(deltas[0])), f"{side} less the first",
+    )  # fmt: skip
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -112,12 +174,14 @@ def side_by_side(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     wide: dict[str, Any] = {}
     for name in numbers:
         for label in tables:
-            wide[f"{name} · {label}"] = joined[label, name]
+            wide[f"{name}{SIDE}{label}"] = joined[label, name]
         if name in ("ci_low", "ci_high"):
             continue
         for label in others:
             delta = joined[label, name] - joined[first, name]
-            wide[f"Δ {name} · {label}"] = _marked(delta, joined, first, label) if name.startswith("mean") else delta
+            wide[f"{DELTA}{name}{SIDE}{label}"] = (
+                _marked(delta, joined, first, label) if name.startswith("mean") else delta
+            )
     return pd.DataFrame(wide).reset_index().drop(columns="_row")
 
 

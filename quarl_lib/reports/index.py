@@ -20,20 +20,19 @@ def build(suite: Path) -> Path:
     """Write `index.html` of a suite's folder from the runs in it."""
     runs = [_row(path.parent, suite) for path in sorted(suite.glob(RUN_FILE)) if not path.parent.name.startswith(".")]
     runs.sort(key=lambda run: run["time"], reverse=True)
-    newest, older, grids = [], [], []
+    newest, grids = [], []
     for study in sorted({run["study"] for run in runs}, key=lambda name: _number(runs, name)):
         mine = [run for run in runs if run["study"] == study]
         newest.append(mine[0])
         grid = _grid(mine)
         grids += [grid] if grid else []
-        shown = grid["runs"] if grid else []
-        older += [run for run in mine[1:] if run not in shown]
-    states_found = [run["state"] for run in newest]
+    states_found = [run["state"] for run in runs]
     counts = ", ".join(f"{states_found.count(s)} {s}" for s in states.STATES if s in states_found)
     page = render(
         "index.html.j2",
-        suite=suite.name, newest=newest, older=older, grids=grids, paper=paper.build(suite, newest),
-        summary=f"{len(newest)} {'study' if len(newest) == 1 else 'studies'}: {counts or 'nothing has run yet'}.",
+        suite=suite.name, newest=newest, runs=runs, grids=grids, paper=paper.build(suite, newest),
+        summary=f"{len(newest)} {'study' if len(newest) == 1 else 'studies'}, "
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: {counts or 'nothing has run yet'}.",
         now=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     return write_text(suite / "index.html", page)
@@ -56,6 +55,8 @@ def _row(directory: Path, suite: Path) -> dict[str, Any]:
         "reason": record.get("reason", ""),
         "key_figure": record.get("key_figure", ""),
         "duration": duration(record["duration_s"]) if "duration_s" in record else "",
+        "seconds": record.get("duration_s", ""),
+        "commit": str(record.get("commit", "")).split(" ")[0],
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if started else "not started",
         "time": started or 0.0,
         "changed": ", ".join(f"{name} = {spelled(values.get(name))}" for name in record.get("changed", [])),

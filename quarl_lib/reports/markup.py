@@ -1,10 +1,8 @@
-"""Turn what a notebook holds (Markdown, equations, code, outputs) into HTML that needs no network."""
+"""Turn Markdown, equations, code and tables into HTML that needs no network."""
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import itertools
 import re
 import unicodedata
@@ -12,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
+
+from quarl_lib.reports import tables
 
 ROWS_SHOWN = 30
 LONG_CELL = 45
@@ -53,11 +53,12 @@ class Markdown:
         renderer = Renderer(escape=False)
         markdown = mistune.create_markdown(renderer=renderer, plugins=["table", "strikethrough", "footnotes", "math"])
         renderer.register("inline_math", lambda _, tex: equation(tex))
-        renderer.register("block_math", lambda _, tex: f'<div class="math-block">{equation(tex, display=True)}</div>\n')
+        block = '<div class="math-block" tabindex="0">{}</div>\n'.format  # it scrolls where it is wide
+        renderer.register("block_math", lambda _, tex: block(equation(tex, display=True)))
         return in_boxes(str(markdown(source)))
 
     def _note(self, text: str, level: int) -> str:
-        plain = _parsed(text).get_text()
+        plain = parsed(text).get_text()
         taken = {heading.id for heading in self.headings}
         base = name = slug(plain)
         for number in itertools.count(2):
@@ -82,7 +83,7 @@ def equation(tex: str, display: bool = False) -> str:
     tex = " ".join(tex.split())
     written = rf"\begin{{align*}}{tex}\end{{align*}}" if r"\\" in tex and r"\begin" not in tex else tex
     try:
-        math = _parsed(convert(written, display="block" if display else "inline")).math
+        math = parsed(convert(written, display="block" if display else "inline")).math
     except Exception:  # its parser fails in many ways of its own
         math = None
     if math is None or _misunderstood(math):
@@ -97,7 +98,8 @@ def _misunderstood(math: Any) -> bool:
     return bool(short) or "\\" in math.get_text()
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """Return HTML as a tree."""
     import bs4
 
     return bs4.BeautifulSoup(text, "html.parser")
@@ -122,9 +124,9 @@ def safe(text: str) -> Any:
 def in_boxes(text: str, name: str = "Table", csv: str = "summary.csv") -> str:
     """Return HTML without scripts, styles and foreign addresses, each table in a box that scrolls by itself.
 
-    A table is cut after thirty rows; columns of numbers stand to the right.
+    A table is laid out for a reader, cut after thirty rows, its numbers at the right.
     """
-    page = _parsed(_clean(text))
+    page = parsed(_clean(text))
     for table in page.find_all("table"):
         _put_into_box(page, table, name, csv)
     return str(page)
@@ -149,11 +151,13 @@ def _clean(text: str) -> str:
 def _own_pictures(tag: str, attribute: str, value: str) -> str | None:
     """Leave out the address of a picture that lies neither in the page nor in the run's folder."""
     address = urlsplit(value)
-    foreign = (tag, attribute) == ("img", "src") and (address.scheme or address.netloc) and address.scheme != "data"
-    return None if foreign or (tag == "a" and address.scheme == "data") else value
+    if (tag, attribute) == ("img", "src"):
+        return value if address.scheme == "data" or not (address.scheme or address.netloc) else None
+    return None if address.scheme == "data" else value
 
 
 def _put_into_box(page: Any, table: Any, name: str, csv: str) -> None:
+    same = tables.lay_out(page, table)
     rows = [row.find_all(["td", "th"], recursive=False) for row in table.find_all("tr")]
     body = [row for row in rows if any(cell.name == "td" for cell in row)]
     spans = any(cell.get("colspan") or cell.get("rowspan") for row in rows for cell in row)
@@ -177,71 +181,11 @@ def _put_into_box(page: Any, table: Any, name: str, csv: str) -> None:
         row[0].parent.decompose()
     box = page.new_tag("div", attrs={"class": "scroll", "tabindex": "0", "role": "region", "aria-label": name})
     table.wrap(box)
+    if same:
+        constant = page.new_tag("p", attrs={"class": "note same"})
+        constant.string = f"The same in every row: {same}."
+        box.insert_after(constant)
     if len(body) > ROWS_SHOWN:
-        note = _parsed(f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a></a></p>').p
+        note = parsed(f'<p class="note">First {ROWS_SHOWN} of {len(body)} rows: <a></a></p>').p
         note.a["href"] = note.a.string = csv
         box.insert_after(note)
-
-
-def merged(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join what a cell wrote to one stream piece by piece."""
-    joined: list[dict[str, Any]] = []
-    for one in outputs:
-        last = joined[-1] if joined else {}
-        if one["output_type"] == "stream" and last.get("name") == one["name"]:
-            joined[-1] = {**last, "text": "".join(last["text"]) + "".join(one["text"])}
-        else:
-            joined.append(one)
-    return joined
-
-
-def output(one: dict[str, Any], number: int) -> str:
-    """Return one output of a code cell as HTML."""
-    kind = one["output_type"]
-    if kind == "stream":
-        return _stream(one["name"], "".join(one["text"]))
-    if kind == "error":
-        trace = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", "\n".join(one["traceback"]))
-        return f'<pre class="error" tabindex="0" role="region" aria-label="Error">{html.escape(trace)}</pre>'
-    data, metadata = one.get("data", {}), one.get("metadata", {})
-    for mime in ("image/png", "image/jpeg"):
-        if mime in data:
-            return _picture(mime, "".join(data[mime]), metadata.get(mime, {}), number)
-    if "application/vnd.jupyter.widget-view+json" in data:
-        return ""
-    if "text/html" in data:
-        return in_boxes("".join(data["text/html"]))
-    if "text/markdown" in data:
-        return Markdown().render("".join(data["text/markdown"]))
-    return f'<pre tabindex="0">{html.escape("".join(data.get("text/plain", "")))}</pre>'
-
-
-def _stream(name: str, text: str) -> str:
-    shown = "\n".join(line.rsplit("\r", 1)[-1] for line in text.rstrip("\n").replace("\r\n", "\n").split("\n"))
-    shown = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown)
-    pre = f'<pre tabindex="0">{html.escape(shown)}</pre>'
-    if name == "stderr" or "\r" in text:
-        lines = shown.count("\n") + 1
-        label = f"{'Messages' if name == 'stderr' else 'Progress'} ({lines} {'line' if lines == 1 else 'lines'})"
-        return f'<details class="noise"><summary>{label}</summary>{pre}</details>'
-    return pre
-
-
-def _picture(mime: str, data: str, facts: dict[str, Any], number: int) -> str:
-    alt = facts.get("alt") or f"Figure {number} of this report, without a description"
-    size = ""
-    with io.BytesIO(base64.b64decode(data)) as raw:
-        from PIL import Image
-
-        with Image.open(raw) as image:
-            size = f' width="{image.width}" height="{image.height}"'
-    links = (
-        [f'<a href="{html.escape(facts["data"])}">data: {html.escape(facts["data"])}</a>'] if facts.get("data") else []
-    )
-    if facts.get("name"):
-        path = f"figures/{html.escape(facts['name'])}.png"
-        links.append(f'<a href="{path}">picture: {path}</a>')
-    source = f"data:{mime};base64,{''.join(data.split())}"
-    caption = f"Figure {number}" + "".join(f" · {link}" for link in links)
-    picture = f'<img src="{source}" alt="{html.escape(alt, quote=True)}"{size}>'
-    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"

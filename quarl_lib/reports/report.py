@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
+import re
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +14,7 @@ from typing import Any
 
 from quarl_lib import __version__
 from quarl_lib.files import read_json, write_text
-from quarl_lib.reports import markup
+from quarl_lib.reports import glossary, markup, outputs
 from quarl_lib.suite import states
 from quarl_lib.suite.display import duration, spelled
 
@@ -29,11 +32,26 @@ def environment() -> Any:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a page with the style sheet inside."""
+    """Render a page with style sheet and script inside, and a policy that lets nothing else act."""
     import markupsafe
 
-    css = markupsafe.Markup((TEMPLATES / "style.css").read_text())
-    return environment().get_template(template).render(css=css, version=__version__, **values)
+    css, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
+    policy = (
+        f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; img-src 'self' file: data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            css=markupsafe.Markup(css), script=markupsafe.Markup(script), policy=policy, version=__version__, **values
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    """Return what lets a browser run or apply exactly this text and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def build(directory: Path) -> Path:
@@ -44,6 +62,7 @@ def build(directory: Path) -> Path:
     """
     record = states.read(directory)
     cells = notebook_cells(directory)
+    shown = outputs.Outputs(outputs.widgets_of(read_json(directory / "notebook.ipynb")), directory)
     failed = record.get("cell") if record.get("state") in FAILED else None
     markdown = markup.Markdown()
     blocks, figures = [], []
@@ -52,7 +71,7 @@ def build(directory: Path) -> Path:
             blocks.append({"kind": "markdown", "html": markup.safe(markdown.render("".join(cell["source"])))})
         elif cell["cell_type"] == "code" and "".join(cell["source"]).strip():
             figures += _figures(cell)
-            blocks.append(_code_block(index, cell, failed, len(figures)))
+            blocks.append(_code_block(index, cell, failed, shown))
     title, lead = _split_title(blocks)
     path = directory / "report.html"
     page = render(
@@ -64,12 +83,34 @@ def build(directory: Path) -> Path:
         links=[name for name in ("summary.csv", "results.parquet", "notebook.ipynb", "params.yaml", "log.txt")
                if (directory / name).exists()],
         has_log=(directory / "log.txt").exists(),
+        first_figure=_first_figure(blocks), duration=duration(record["duration_s"]) if "duration_s" in record else "",
         suite_index="../../index.html" if record.get("suite") else None,
     )  # fmt: skip
-    write_text(path, page)
+    write_text(path, _explained(page))
     if record.get("state"):
         states.change(directory, record["state"], title=title, figures=figures, reason=record.get("reason", ""))
     return path
+
+
+def _explained(page: str) -> str:
+    """Explain the field's words where each stands first, in the report's prose alone."""
+    head, opening, rest = page.partition('<main id="content">')
+    body, closing, foot = rest.rpartition("</main>")
+    parsed = markup.parsed(body)
+    glossary.explain(parsed, set())
+    for number, box in enumerate(parsed.select('.scroll[aria-label="Table"]'), start=1):
+        box["aria-label"] = f"Table {number}"  # landmarks need names of their own
+    return f"{head}{opening}{parsed}{closing}{foot}"
+
+
+def _first_figure(blocks: list[dict[str, Any]]) -> Any:
+    """Return the report's first figure once more, for its head, without the caption's links."""
+    for block in blocks:
+        for rendered in block.get("outputs", ()):
+            if start := re.search(r"<figure>.*?<figcaption>", rendered, re.DOTALL):
+                said = re.search(r"<figcaption>(<b>.*?</b>[^·<]*)", rendered)
+                return markup.safe(f"{start[0]}{said[1] if said else ''}</figcaption></figure>")
+    return ""
 
 
 def notebook_cells(directory: Path) -> list[dict[str, Any]]:
@@ -80,20 +121,15 @@ def notebook_cells(directory: Path) -> list[dict[str, Any]]:
     return [cell for cell in cells if "papermill-error-cell-tag" not in cell["metadata"].get("tags", [])]
 
 
-def _code_block(index: int, cell: dict[str, Any], failed: int | None, figures_so_far: int) -> dict[str, Any]:
+def _code_block(index: int, cell: dict[str, Any], failed: int | None, shown: outputs.Outputs) -> dict[str, Any]:
     source = "".join(cell["source"])
     tags = cell["metadata"].get("tags", [])
-    pictures = len(_figures(cell))
-    first = figures_so_far - pictures
-    outputs, number = [], first
-    for one in markup.merged(cell["outputs"]):
-        number += any(mime.startswith("image/") for mime in one.get("data", {}))
-        outputs.append(markup.safe(markup.output(one, number)))
+    rendered = [markup.safe(shown.render(one, index)) for one in outputs.merged(cell["outputs"])]
     label = "Parameters given" if "injected-parameters" in tags else "Parameters" if "parameters" in tags else "Code"
     if index == failed:
         label = f"Code of cell {index + 1}, where the run ended"
     return {
-        "kind": "code", "index": index, "label": label, "source": markup.safe(markup.code(source)), "outputs": outputs,
+        "kind": "code", "index": index, "label": label, "source": markup.safe(markup.code(source)), "outputs": rendered,
         "failed": index == failed, "skipped": cell.get("execution_count") is None,
     }  # fmt: skip
 

@@ -29,18 +29,26 @@ class Study:
     def cells(self) -> list[dict[str, Any]]:
         """The notebook's cells as stored, each source as one string."""
         try:
-            cells = json.loads(self.notebook.read_text())["cells"]
-        except (OSError, ValueError, KeyError) as error:
-            raise ValueError(f"{self.notebook}: not a notebook: {error}") from None
-        return [{**cell, "source": "".join(cell["source"])} for cell in cells]
+            cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
+            return [{**cell, "source": "".join(cell["source"]), "metadata": dict(cell["metadata"])} for cell in cells]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.notebook}: not a notebook ({type(error).__name__}: {error}); mend it or move it away"
+            ) from None
 
     @cached_property
     def parameters(self) -> dict[str, parameters.Parameter]:
         """What the cell tagged `parameters` declares."""
-        for cell in self.cells:
-            if "parameters" in cell["metadata"].get("tags", []):
-                return parameters.parse_cell(cell["source"])
-        raise ValueError(f"{self.notebook}: no cell is tagged `parameters`")
+        found = [index for index, cell in enumerate(self.cells) if "parameters" in cell["metadata"].get("tags", [])]
+        if not found:
+            raise ValueError(f"{self.notebook}: no cell is tagged `parameters`; tag the one that holds them")
+        if len(found) > 1:
+            numbers = " and ".join(str(index + 1) for index in found)
+            raise ValueError(f"{self.notebook}: cells {numbers} are tagged `parameters`; leave the tag on one of them")
+        try:
+            return parameters.parse_cell(self.cells[found[0]]["source"])
+        except ValueError as error:
+            raise ValueError(f"{self.notebook}: {error}") from None
 
     @property
     def introduction(self) -> list[str]:
@@ -83,15 +91,25 @@ def find_studies(project: Path) -> dict[str, Study]:
     return {name: Study(name, path, project) for name, path in zip(names, paths, strict=True)}
 
 
+def some_studies(project: Path) -> dict[str, Study]:
+    """Return the project's studies by name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    studies = find_studies(project)
+    if not studies:
+        raise ValueError(f"{project}: no notebooks/<nn>_<study>.ipynb here; go to the project's folder")
+    return studies
+
+
 def choose(project: Path, wanted: str) -> list[Study]:
     """Return the studies meant by a name, several names with commas between, or `all`.
 
     Raises:
         ValueError: no study has that name; suggests the nearest one.
     """
-    studies = find_studies(project)
-    if not studies:
-        raise ValueError(f"{project}: no notebooks/<nn>_<study>.ipynb here; go to the project's folder")
+    studies = some_studies(project)
     if wanted == "all":
         return list(studies.values())
     for name in wanted.split(","):

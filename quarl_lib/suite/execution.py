@@ -7,6 +7,7 @@ that closes, the runner is gone and the run ends itself. SIGINT is handed on to 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import logging
@@ -34,6 +35,8 @@ def execute(directory: Path) -> dict[str, Any]:
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec
     from papermill.exceptions import PapermillExecutionError
+
+    from quarl_lib.suite import engine
 
     record = read_json(directory / "run.json")
     sockets = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
@@ -67,7 +70,7 @@ def execute(directory: Path) -> dict[str, Any]:
             language="python",
             cwd=record["project"],
             progress_bar=False,
-            log_output=True,
+            engine_name=engine.NAME,
             kernel_manager_class=OwnKernel,
             extra_arguments=["--HistoryManager.enabled=False"],
             on_cell_start=note_cell,
@@ -135,6 +138,11 @@ def check(wanted: list[dict[str, Any]]) -> None:
             if error.name != name:
                 raise
             continue
+        fields = {field.name for field in dataclasses.fields(module.Config)}
+        for unread in one["parameters"].keys() - fields:
+            sys.exit(
+                f"{one['study']}: parameter {unread}: the study's Config does not read it; take it out of the cell"
+            )
         try:
             module.Config(**one["parameters"])
         except ValueError as error:

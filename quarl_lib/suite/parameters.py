@@ -23,11 +23,15 @@ import yaml
 Scalar = int | float | str | bool
 SCALARS: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
 TYPES = (*SCALARS, *(f"list[{name}]" for name in ("int", "float", "str")))
-SECRET = re.compile(
-    r"(^|_)(password|passwd|passphrase|secret|secrets|token|credential|credentials|apikey)($|_)"
-    r"|(api|access|private)_?key",
-    re.IGNORECASE,
-)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of snake_case, camelCase and CAPITALS
+_SECRET_WORDS = frozenset({"auth", "bearer", "credential", "credentials", "passphrase", "passwd", "pwd", "secrets"})
+_SECRET_ENDS = ("apikey", "password", "secret", "token")
+
+
+def looks_secret(name: str) -> bool:
+    """Say whether a parameter's name is that of a secret: hub_token, apiToken, pwd, any `<something>_key`."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return "key" in words[1:] or any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDS) for word in words)
 
 
 @dataclass(frozen=True)
@@ -44,22 +48,29 @@ def parse_cell(source: str) -> dict[str, Parameter]:
     """Read every `name: type = value  # help` line of a parameters cell.
 
     Raises:
-        ValueError: a line is something else, or its type is not among `TYPES`.
+        ValueError: a line is something else, no Python, or its type is not among `TYPES`.
     """
+    try:
+        nodes = ast.parse(source).body
+    except SyntaxError as error:
+        raise ValueError(f"parameters cell, line {error.lineno}: no Python: {error.msg}") from None
     comments = {
         token.start[0]: token.string.lstrip("#").strip()
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
     found = {}
-    for node in ast.parse(source).body:
+    for node in nodes:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
             line = source.splitlines()[node.lineno - 1]
             raise ValueError(f"parameters cell, {line!r}: write it as `name: type = value  # help`")
         name, kind = node.target.id, ast.unparse(node.annotation)
         if kind not in TYPES:
             raise ValueError(f"parameter {name}: type {kind} is not one of {', '.join(TYPES)}")
-        default = ast.literal_eval(node.value)
+        try:
+            default = ast.literal_eval(node.value)
+        except ValueError:
+            raise _refusal(name, kind, ast.unparse(node.value), "write the value itself, no expression") from None
         if isinstance(default, str) and kind != "str":
             raise _refusal(name, kind, default, "write the default without quotes")
         default = from_value(name, kind, default)
@@ -157,7 +168,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def known(name: str, declared: Mapping[str, Parameter]) -> Parameter:
-    if SECRET.search(name):
+    if looks_secret(name):
         raise ValueError(
             f"parameter {name}: looks like a secret, and parameters are written into reports; leave it out"
         )
@@ -180,6 +191,8 @@ def from_yaml(text: str, declared: Mapping[str, Parameter], source: str) -> dict
     values: dict[str, Any] = {}
     for key, node in root.value:
         where = f"{source}, line {key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueError(f"{where}: a list or mapping stands where a parameter's name belongs; write `name: value`")
         if key.value in values:
             raise ValueError(f"{where}: {key.value} stands there twice")
         try:
@@ -208,8 +221,10 @@ def from_pairs(pairs: Iterable[str], declared: Mapping[str, Parameter], grid: bo
 
 def _grid_values(parameter: Parameter, text: str) -> list[Any]:
     """Split `2,4,8` into one value a run; for a parameter that is a list itself, `[2],[4,8]` or `2,4,8` do."""
-    parts = re.findall(r"\[[^\]]*\]|[^,\[\]]+", text)
-    return [from_value(parameter.name, parameter.type, part.strip()) for part in parts if part.strip()]
+    parts = [part.strip() for part in re.findall(r"\[[^\]]*\]|[^,\[\]]+", text) if part.strip()]
+    if not parts:
+        raise _refusal(parameter.name, parameter.type, text, "an empty grid; give at least one value, as in a=1,2")
+    return [from_value(parameter.name, parameter.type, part) for part in parts]
 
 
 def from_values(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -225,7 +240,12 @@ def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
 def read_file(path: Path, declared: Mapping[str, Parameter]) -> dict[str, Any]:
     """Read a params file of a preset or of `-f`."""
     try:
-        text = path.read_text()
+        content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: not UTF-8; save the file in that encoding") from None
     return from_yaml(text, declared, str(path))

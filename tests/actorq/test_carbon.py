@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -33,6 +34,10 @@ def test_meters_children_and_writes_one_file(tmp_path):
     meter = carbon.Meter(tmp_path / "emissions.csv", cpu_watts=100.0, ram_watts=10.0, carbon_grams_per_kwh=400.0)
     meter.start()
     before = meter.reading()
+    if not before["cpu_energy_kwh"]:
+        assert before["energy_source"] == "not measured", "a 0 at the beginning is no figure"
+    if not Path("/dev/nvidia0").exists():
+        assert before["gpu_source"] == "no GPU"
     child = multiprocessing.get_context("fork").Process(target=burn, args=(2.5,))
     child.start()
     time.sleep(0.3)  # a process counts from the first look at it on

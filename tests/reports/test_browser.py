@@ -12,13 +12,12 @@ import pytest
 from browser import Browser
 from test_report import CELLS, code_cell, picture, shown
 
-from quarl_lib.reports import index, report
+from quarl_lib.reports import comparison, index, report
 from quarl_lib.suite import states
 
 WIDE = "".join(f"<th>a_rather_long_column_{n}</th>" for n in range(14))
 WIDE_TABLE = f"<table><tr>{WIDE}</tr><tr>{'<td>1.25</td>' * 14}</tr></table>"
 AXE = """axe.run(document, {resultTypes: ["violations"]}).then(found => found.violations
-  .filter(one => ["serious", "critical"].includes(one.impact))
   .map(one => one.id + ": " + one.nodes.map(node => node.html.slice(0, 120)).slice(0, 3).join(" | ")))"""
 
 
@@ -47,6 +46,15 @@ def suite(tmp_path_factory):
         )  # fmt: skip
         report.build(folder)
     index.build(root)
+    second = root.parent / "laptop" / "ptq_study" / "laptop-12345678"
+    for folder, mean in ((root / "ptq_study", 499.5), (second, 480.25)):
+        folder = next(folder.glob("smoke*"), folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = "".join(f"agent {n},int8,{mean + n},{mean - 1},{mean + n + 1}\n" for n in range(12))
+        (folder / "summary.csv").write_text(f"agent,precision,mean_return,ci_low,ci_high\n{rows}")
+    (second / "report.html").write_text("")
+    states.change(second, "ok", study="ptq_study", run_id=second.name, suite="laptop", started=1.0, title="PTQ & bits")
+    comparison.build([root, root.parent / "laptop"], root / "comparison.html")
     return root
 
 
@@ -57,7 +65,8 @@ def browser():
 
 
 def pages(root: Path) -> list[str]:
-    return [path.as_uri() for path in (root / "index.html", root / "paper.html", *sorted(root.glob("*/*/report.html")))]
+    found = [root / "index.html", root / "paper.html", *sorted(root.glob("*/*/report.html")), root / "comparison.html"]
+    return [path.as_uri() for path in found]
 
 
 def test_nothing_is_asked_of_any_other_address(suite, browser):
@@ -80,11 +89,11 @@ def test_wide_table_scrolls_in_its_own_box(suite, browser):
     assert all(outer <= 375 for _, outer in boxes)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_accessibility_check_finds_nothing_serious(suite, browser, dark):
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
+def test_accessibility_check_finds_nothing(suite, browser, dark, width):
     script = resources.files("axe_core_python").joinpath("axe.min.js").read_text()
     for page in pages(suite):
-        browser.open(page, dark=dark)
+        browser.open(page, width=width, dark=dark)
         browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         browser.ask(script + "; 0")
         assert browser.ask(AXE) == [], page
@@ -101,6 +110,61 @@ def test_dark_mode_is_dark_and_figures_keep_a_light_ground(suite, browser):
         grounds.append(browser.ask("getComputedStyle(document.body).backgroundColor"))
     assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
     assert browser.ask("getComputedStyle(document.querySelector('figure img')).backgroundColor") == "rgb(255, 255, 255)"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_first_result_column_is_in_sight(suite, browser, width):
+    second = "[...document.querySelectorAll('.scroll tr:first-child > :nth-child(2)')].map(one => one.getClientRects())"
+    for page in pages(suite):
+        browser.open(page, width=width)
+        rights = browser.ask(f"{second}.filter(one => one.length).map(one => one[0].right)")
+        assert all(right <= width for right in rights), page
+        browser.ask("document.querySelectorAll('.scroll').forEach(box => { box.scrollLeft = 10000; })")
+        first = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollLeft).map(box =>"
+        moved = browser.ask(
+            f"{first} box.querySelector('th').getBoundingClientRect().left - box.getBoundingClientRect().left)"
+        )
+        assert all(0 <= left < 3 for left in moved), "the first column stays"
+
+
+def test_first_screen_holds_the_claim_and_the_figure(suite, browser):
+    browser.open(next(page for page in pages(suite) if "ptq_study" in page))
+    assert browser.ask("document.querySelector('.claim').textContent") == "4 bits do"
+    assert browser.ask("document.querySelector('.claim').getBoundingClientRect().bottom") < 900
+    assert browser.ask("document.querySelector('figure img').getBoundingClientRect().bottom") < 900
+
+
+def test_table_is_sorted_and_filtered(suite, browser):
+    browser.open(next(page for page in pages(suite) if "comparison" in page))
+    names = "[...document.querySelectorAll('.scroll')].at(-1).querySelectorAll('tbody tr:not([hidden]) > :first-child')"
+    shown = f"[...{names}].map(one => one.textContent)"
+    assert len(browser.ask(shown)) == 12
+    click = "[...document.querySelectorAll('.scroll')].at(-1).querySelectorAll('th button')[2].click()"
+    browser.ask(click)
+    assert browser.ask(shown)[:2] == ["agent 0", "agent 1"], "by number, ascending"
+    browser.ask(click)
+    assert browser.ask(shown)[:2] == ["agent 11", "agent 10"]
+    assert browser.ask("document.querySelectorAll('th[aria-sort=descending]').length") == 1
+    search = "var one = [...document.querySelectorAll('.filter input')].at(-1); one.value = 'agent 1'; "
+    browser.ask(search + "one.dispatchEvent(new Event('input'))")
+    assert sorted(browser.ask(shown)) == ["agent 1", "agent 10", "agent 11"]
+
+
+def test_wide_table_says_that_it_scrolls(suite, browser):
+    browser.open(next(page for page in pages(suite) if "ptq_study" in page), width=390)
+    boxes = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth + 4)"
+    hints = browser.ask(f"{boxes}.map(one => one.previousElementSibling.textContent)")
+    assert hints
+    assert all("the table scrolls" in one for one in hints)
+
+
+def test_figure_opens_large_on_a_tap_and_closes_again(suite, browser):
+    browser.open(next(page for page in pages(suite) if "ptq_study" in page), width=390)
+    browser.ask("document.querySelector('button.enlarge').click()")
+    assert browser.ask("document.querySelector('dialog.large').open")
+    assert browser.ask("document.querySelector('dialog.large img').getBoundingClientRect().width") > 370
+    browser.ask("document.querySelector('dialog.large').click()")
+    browser.wait("document.querySelector('dialog.large') === null")
 
 
 def test_code_opens_by_one_button_and_is_left_out_on_paper(suite, browser):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -89,7 +90,7 @@ def test_front_page_lists_every_table_and_figure_with_our_numbers_beside(tmp_pat
     for name in [f"Table {n}" for n in range(1, 5)] + [f"Figure {n}" for n in range(1, 12)]:
         assert f'id="{name.lower().replace(" ", "-")}"' in text
     part = text.split('id="figure-10"')[1].split("<h2")[0]
-    for words in ("CartPole at 4 bits", "499.1", "2 seeds", "4 bits do", "qat_bit_sweep/r1/report.html", "sweep.png"):
+    for words in ("CartPole at 4 bits", ">499<", "2 seeds", "4 bits do", "qat_bit_sweep/r1/report.html", "sweep.png"):
         assert words in part
     assert "elsewhere" not in part
     assert "answers 1 of 15" in text
@@ -115,3 +116,31 @@ def test_suite_that_answers_nothing_has_no_front_page(tmp_path):
     index.build(tmp_path / "smoke")
     assert not (tmp_path / "smoke" / "paper.html").exists()
     assert json.loads((tmp_path / "smoke" / "dice" / "r1" / "run.json").read_text())["state"] == "ok"
+
+
+def test_rows_that_differ_come_first_and_alone_into_a_page_in_outputs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("QUARL_PROJECT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    agents = {f"agent{n}": float(n) for n in range(40)}
+    moved = {**agents, "agent7": 9.5, "agent8": 3.0}
+    for name, means in (("one", agents), ("two", moved)):
+        make_run(tmp_path / "outputs" / name, "dice", "r", summary(**means))
+    assert cli.main(["compare", "outputs/one", "outputs/two"]) == 0
+    page = tmp_path / "outputs" / "comparisons" / "one_two.html"
+    assert capsys.readouterr().out.strip() == str(page)
+    assert not list(tmp_path.glob("*.html"))
+    text = page.read_text()
+    assert "2 of 40 rows differ." in text
+    rows = re.findall(r"<tr>(.*?)</tr>", text.split('side by side"')[1], re.DOTALL)
+    assert ["agent8" in rows[1], "agent7" in rows[2], len(rows)] == [True, True, 3], "the largest first"
+    assert re.findall(r"<td[^>]*>([^<]*)", rows[1])[:4] == ["agent8", "-5*", "8", "3"]
+    assert "Difference of mean return, two less the first, in 2 rows that differ, 2 of them" in text
+    assert len(pd.read_csv(page.with_name("one_two_dice.csv"))) == 40, "the CSV has every row"
+
+
+def test_equal_runs_say_so(tmp_path):
+    for name in ("one", "two"):
+        make_run(tmp_path / name, "dice", "r", summary(x=1.0))
+    text = comparison.build([tmp_path / "one", tmp_path / "two"], tmp_path / "c.html").read_text()
+    assert "All 1 rows are the same." in text
+    assert "<figure>" not in text

@@ -117,7 +117,7 @@ def test_nothing_comes_from_elsewhere_and_every_image_says_what_it_shows(text):
     page = Page(text)
     assert [source for source in page.loads if not source.startswith("data:")] == []
     assert "cdn.example" not in text
-    assert [image["alt"] for image in page.images] == [ALT]
+    assert [image["alt"] for image in page.images] == [ALT, ALT], "in the head and in its place"
     assert page.images[0]["width"] == "60"
 
 
@@ -167,7 +167,8 @@ def test_head_says_state_duration_parameters_and_machine(text):
 
 def test_equations_are_mathml_with_their_tex_beside_it(text):
     assert re.search(r'<math [^>]*alttext="\\alpha_t &lt; 1"[^>]*><mrow><msub><mi>α</mi>', text)
-    assert re.search(r'<div class="math-block"><math [^>]*display="block".*<mfrac><mrow><mi>x</mi></mrow>', text)
+    block = r'<div class="math-block" tabindex="0"><math [^>]*display="block".*<mfrac><mrow><mi>x</mi></mrow>'
+    assert re.search(block, text)
     assert '<code class="tex">' not in text
     assert "mathjax" not in text.lower()
 
@@ -201,7 +202,7 @@ def test_numbers_stand_right_only_where_a_whole_column_is_numbers():
     )
     boxed = markup.in_boxes(table)
     assert '<th class="num" scope="col">b</th>' in boxed
-    assert '<td>1</td><td class="num">2.5e-3</td>' in boxed
+    assert '<td>1</td><td class="num">0.0025</td>' in boxed
 
 
 def test_report_of_a_failed_run_says_where_and_why(run_folder):
@@ -213,7 +214,7 @@ def test_report_of_a_failed_run_says_where_and_why(run_folder):
     text = report.build(run_folder).read_text()
     assert "This run failed in cell 4: 1 / 0" in text
     assert '<a href="#cell-3">' in text
-    assert '<details class="code" open>' in text
+    assert re.search('<details class="code" open(="")?>', text)
     assert "\x1b" not in text
     assert text.count("This cell was not run.") == 1
     assert states.read(run_folder)["state"] == "failed", "writing the report does not change the state"
@@ -227,3 +228,13 @@ def test_folder_without_a_notebook_is_refused(tmp_path):
 def test_template_is_kept_stripped():
     cells = json.loads((TEMPLATE / "notebooks" / "01_dice.ipynb").read_text())["cells"]
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells if cell["cell_type"] == "code")
+
+
+def test_words_of_the_field_are_explained_once_and_in_prose_only(run_folder):
+    said = {"cell_type": "markdown", "metadata": {}, "source": "The learner feeds `fp32` actors; each learner in fp32."}
+    (run_folder / "notebook.ipynb").write_text(json.dumps({"cells": [CELLS[0], said]}))
+    body = report.build(run_folder).read_text().partition("<main")[2]
+    titles = re.findall(r'<abbr title="([^"]*)">([^<]*)</abbr>', body)
+    assert [word for _, word in titles] == ["learner", "actors", "fp32"]
+    assert titles[0][0] == "The process that trains the policy on the experience that actors collect."
+    assert "<code>fp32</code>" in body

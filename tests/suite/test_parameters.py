@@ -42,6 +42,10 @@ def test_cell_over_several_lines_has_the_help_of_its_last():
         ("x: dict = {}", "dict is not one of"),
         ("x: int = '3'", "without quotes"),
         ("x: int = 2.5", "not of type int"),
+        ("x: int = 2 + y", "write the value itself"),
+        ("x: int = (", "parameters cell, line 1: no Python"),
+        ("  x: int = 1", "parameters cell, line 1: no Python"),
+        ("x: str = '", "parameters cell, line 1: no Python"),
     ],
 )
 def test_cell_refuses_other_lines(line, said):
@@ -81,6 +85,9 @@ def test_yaml_is_typed_by_the_cell():
         ("episodes: 1\nepisodes: 2", "line 2: episodes stands there twice"),
         ("- 1", "name: value"),
         ("a: [", "not YAML"),
+        ("episodes: 3\n[a, b]: 1", "line 2: a list or mapping stands where a parameter's name belongs"),
+        ("? {a: 1}\n: 1", "line 1: a list or mapping stands where a parameter's name belongs"),
+        ("episodes: &a [*a]", "parameter episodes"),
         ("api_key: abc", "looks like a secret"),
     ],
 )
@@ -107,11 +114,27 @@ def test_pairs_refuse(pair):
 
 
 def test_secrets_are_refused_by_name_and_plain_words_are_not():
-    for name in ("password", "hub_token", "AWS_SECRET", "apikey", "api_key", "private_key_path"):
+    for name in ("password", "hub_token", "AWS_SECRET", "apikey", "api_key", "private_key_path", "apiToken", "pwd",
+                 "auth", "ssh_key", "wandb_key", "bearer", "APIKey", "hfToken", "DB_PASSWORD"):  # fmt: skip
         with pytest.raises(ValueError, match="secret"):
             parameters.from_pairs([f"{name}=x"], DECLARED)
-    for name in ("num_tokens", "keys", "monkey"):
-        assert not parameters.SECRET.search(name)
+    for name in ("num_tokens", "keys", "monkey", "key_bits", "authors", "tokenizer", "env_ids"):
+        assert not parameters.looks_secret(name)
+
+
+@pytest.mark.parametrize("text", ["", ",", " , "])
+def test_empty_grid_is_refused(text):
+    with pytest.raises(ValueError, match=r"episodes.*empty grid; give at least one value"):
+        parameters.from_pairs([f"episodes={text}"], DECLARED, grid=True)
+
+
+def test_params_file_in_another_encoding_names_file_and_line(tmp_path):
+    path = tmp_path / "given.yaml"
+    path.write_bytes("episodes: 3\ncountry: Österreich\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"given\.yaml, line 2: not UTF-8; save the file in that encoding"):
+        parameters.read_file(path, DECLARED)
+    path.write_bytes("episodes: 3\ncountry: Österreich\n".encode("utf-8-sig"))
+    assert parameters.read_file(path, DECLARED) == {"episodes": 3, "country": "Österreich"}
 
 
 def test_grid_gives_each_combination_once():

@@ -124,8 +124,8 @@ def test_nothing_is_left_running(suite):
 def test_index_lists_every_run_with_state_and_reason(suite):
     root, records = suite
     page = (root / "smoke" / "index.html").read_text()
-    assert "7 studies: 1 ok, 4 failed, 2 timeout." in page
-    assert page.count('class="badge failed"') == 4
+    assert "7 studies, 7 runs: 1 ok, 4 failed, 2 timeout." in page
+    assert page.count('class="badge failed"') == 8, "on a card and in the table of runs"
     assert records["dice"]["key_figure"] in page
     assert re.search(r'<img loading="lazy" src="dice/[^"]+/figures/error_over_sides.png" alt="Dice: Relative', page)
     for study in records:

@@ -65,7 +65,10 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8") -> str:
         return f"{summary.agent.nunique()} agents, no {precision}"
     parts = []
     if rows.same_action_rate.notna().any():
-        parts.append(f"same action {rows.same_action_rate.min():.1%} to {rows.same_action_rate.max():.1%}")
+        low, high = rows.same_action_rate.min(), rows.same_action_rate.max()
+        parts.append(
+            f"agents with discrete actions choose the same action as at fp32 in {low:.1%} to {high:.1%} of states"
+        )
     if rows.mean_abs_difference.notna().any():
-        parts.append(f"median |difference| up to {rows.median_abs_difference.max():.2g}")
-    return f"{precision}: " + ", ".join(parts)
+        parts.append(f"continuous actions move by up to {rows.median_abs_difference.max():.2g} (an agent's median)")
+    return f"At {precision}, " + ", and ".join(parts) + "."

@@ -100,6 +100,6 @@ def key_figure(summary: pd.DataFrame) -> str:
     error = summary[summary.fits].prediction_error.abs().max()
     most = summary[summary.fits].iloc[-1]
     return (
-        f"{most.precision}: {most.speedup_over_one:.2f} × with {most.n_actors} actors; the cost model is off by "
-        f"{error:.0%} at most where actors have cores"
+        f"{most.n_actors} {most.precision} actors make {most.speedup_over_one:.2f} × the steps a second of one; "
+        f"the cost model is off by {error:.0%} at most where actors have cores."
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq import config as actorq
-from quarl_lib.actorq.carbon import modelled_kwh
+from quarl_lib.actorq.carbon import NOT_MEASURED, modelled_kwh
 from quarl_lib.actorq.link import read
 from quarl_lib.metrics import running_mean
 
@@ -131,11 +131,12 @@ def reached(evaluations: pd.DataFrame, threshold: float, needed: int) -> tuple[f
 
 
 def energy_until(emissions: pd.DataFrame, evaluator: pd.DataFrame, seconds: float) -> dict[str, object]:
-    """Return the energy from the start to a time, the evaluator's taken out where it is modelled; NaN for time NaN."""
+    """Return the energy until a time, less the evaluator's where it is modelled; NaN where nothing is known."""
     last = emissions.iloc[-1]
     names = ("cpu_energy_kwh", "ram_energy_kwh", "gpu_energy_kwh")
+    nothing = dict.fromkeys((*names, "energy_kwh", "emissions_kg"), math.nan)
     if math.isnan(seconds):
-        return {**dict.fromkeys((*names, "energy_kwh", "emissions_kg"), math.nan), "energy_source": last.energy_source}
+        return {**nothing, "energy_source": last.energy_source}
     clock = emissions.wall_time_s
     spent = {
         name: float(np.interp(seconds, clock, emissions[name]) - np.interp(0.0, clock, emissions[name]))
@@ -144,6 +145,8 @@ def energy_until(emissions: pd.DataFrame, evaluator: pd.DataFrame, seconds: floa
     if last.cpu_source == "modelled" and len(evaluator):
         cpu_seconds = np.interp(seconds, evaluator.wall_time_s, evaluator.cpu_seconds) - evaluator.cpu_seconds.iloc[0]
         spent["cpu_energy_kwh"] -= modelled_kwh(float(cpu_seconds), float(last.watts_per_core))
+    if spent["cpu_energy_kwh"] <= 0:  # past its threshold before the meter's second reading
+        return {**nothing, "energy_source": NOT_MEASURED}
     energy = sum(spent.values())
     per_kwh = last.emissions_kg / last.energy_kwh if last.energy_kwh else math.nan
     return {**spent, "energy_kwh": energy, "emissions_kg": energy * per_kwh, "energy_source": last.energy_source}
@@ -187,4 +190,8 @@ def stages(table: pd.DataFrame) -> pd.DataFrame:
 def emissions(table: pd.DataFrame) -> pd.DataFrame:
     """Return every run's energy and CO2 to its end, the evaluator's included, with the source of each figure."""
     last = records(table, "emission").sort_values("wall_time_s").groupby(RUN_KEYS, sort=False).tail(1)
-    return last.sort_values(RUN_KEYS, ignore_index=True)
+    last = last.sort_values(RUN_KEYS, ignore_index=True)
+    unseen = last.cpu_energy_kwh <= 0
+    last.loc[unseen, "energy_source"] = NOT_MEASURED
+    last.loc[unseen, [name for name in last if name.endswith("_energy_kwh")] + ["energy_kwh", "emissions_kg"]] = np.nan
+    return last

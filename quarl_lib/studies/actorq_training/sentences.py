@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from quarl_lib.actorq.carbon import NOT_MEASURED
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.intervals import brackets
 
@@ -24,8 +25,8 @@ def verdict(summary: pd.DataFrame) -> str:
         interval = f" {brackets(row.speedup_low, row.speedup_high, 'seed')}"
         interval += ": no difference is shown." if row.speedup_low <= 1 <= row.speedup_high else "."
         parts.append(
-            f"{row.task}: {row.precision} took {row.seconds_to_threshold:.1f} s, "
-            f"fp32 {row.speedup:.2f} times that{interval}"
+            f"{row.task}: with {row.precision} actors training took {row.seconds_to_threshold:.1f} s, "
+            f"a speedup over fp32 of {row.speedup:.2f}{interval}"
         )
     return " ".join(parts)
 
@@ -49,8 +50,10 @@ def bottleneck(summary: pd.DataFrame) -> str:
 
 def energy(summary: pd.DataFrame) -> str:
     """Say how CO2 compares, CPU alone, with RAM, and over time, and whether it was measured."""
-    source = summary.energy_source.iloc[0]
-    parts = [f"Energy is {source}; all three ratios cover the same interval, from the start to the threshold."]
+    sources = [source for source in summary.energy_source.unique() if source != NOT_MEASURED]
+    if not sources:
+        return "Energy was not measured: the runs were over before the meter's second reading."
+    parts = [f"Energy is {sources[0]}; all three ratios cover the same interval, from the start to the threshold."]
     for row in summary[(summary.precision != "fp32") & summary.co2_ratio.notna()].itertuples():
         parts.append(
             f"{row.task} {row.precision}: fp32 emitted {row.co2_ratio:.2f} x as much "
@@ -119,12 +122,34 @@ def _interval(row: pd.Series, name: str) -> str:
 
 
 def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:
-    """Return the run's line in the index."""
+    """Return the run's claim: what the actors' precision does to the time of training, and why."""
     reached = f"{int(summary.seeds_reached.sum())} of {int(summary.seeds.sum())} runs at their threshold"
     quantized = speed[(speed.precision != "fp32") & speed.over_fp32.notna()]
     if "int8" in set(quantized.precision):
         quantized = quantized[quantized.precision == "int8"]
-    if quantized.empty:
-        return reached
-    fastest = quantized.loc[quantized.over_fp32.idxmax()]
-    return f"{reached}; a lone {fastest.precision} actor up to {fastest.over_fp32:.1f} x fp32"
+    said = f"{_training_time(summary)} ({reached})"
+    if len(quantized):
+        fastest = quantized.loc[quantized.over_fp32.idxmax()]
+        said += f"; a lone {fastest.precision} actor makes up to {fastest.over_fp32:.1f} x the steps of an fp32 one"
+    return f"{said}."
+
+
+def _training_time(summary: pd.DataFrame) -> str:
+    timed = summary[(summary.precision != "fp32") & summary.speedup.notna()]
+    if "int8" in set(timed.precision):
+        timed = timed[timed.precision == "int8"]
+    if timed.empty:
+        return "No pair of runs reached the threshold at fp32 and below, so training times are not compared"
+    precision, low, high = timed.precision.iloc[0], timed.speedup.min(), timed.speedup.max()
+    span = f"{low:.2f} x" if len(timed) == 1 else f"{low:.2f} to {high:.2f} x"
+    if len(timed) == 1:
+        span += f" {brackets(timed.speedup_low.iloc[0], timed.speedup_high.iloc[0], 'seed')}"
+    # One pair has no interval, and no interval shows no difference.
+    shown = ((timed.speedup_low > 1) | (timed.speedup_high < 1)).sum()
+    said = (
+        f"Training with {precision} actors reaches the threshold at {span} the speed of fp32 actors: a difference is "
+    )
+    said += f"shown on {shown} of {len(timed)} tasks" if shown else "not shown"
+    if (timed.bound_by == "learner").all():
+        said += ", and the learner is the bottleneck"
+    return said

@@ -236,7 +236,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 **dict(zip(("speedup", "speedup_low", "speedup_high"), faster, strict=True)),
                 "energy_kwh": reached.energy_kwh.median(),
                 "emissions_kg": reached.emissions_kg.median(),
-                "energy_source": group.energy_source.iloc[0],
+                "energy_source": _energy_source(reached if len(reached) else group),
                 **dict(zip(("co2_ratio", "co2_ratio_low", "co2_ratio_high"), cleaner, strict=True)),
                 "co2_ratio_cpu": _energy_ratio(pairs, "cpu_energy_kwh").estimate,
                 "time_ratio": faster.estimate,
@@ -256,8 +256,13 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
 
 
+def _energy_source(runs: pd.DataFrame) -> str:
+    """Return where the energy comes from, if any run is long enough to have one."""
+    measured = runs[runs.energy_kwh.notna()]
+    return (measured if len(measured) else runs).energy_source.iloc[0]
+
+
 def _energy_ratio(pairs: pd.DataFrame, name: str) -> Interval:
-    # A run that passed its threshold before the meter's second reading has no energy yet.
     known = pairs[(pairs[name] > 0) & (pairs[f"{name}_fp32"] > 0)]
     return paired_ratio(known[f"{name}_fp32"], known[name])
 

@@ -147,7 +147,8 @@ def key_figure(summary: pd.DataFrame) -> str:
     if row is None:
         return f"{summary.speedup.max():.2f} × over fp32/fp32 at best"
     return (
-        f"int8 computed and sent: {row.speedup:.2f} × {brackets(row.speedup_low, row.speedup_high)} over fp32/fp32 "
-        f"at update period {row.update_period}, {row.fewer_bytes:.2f} × fewer bytes, "
-        f"{row.pull_share:.1%} of the time in pulls"
+        f"Actors that compute in int8 and are sent int8 make {row.speedup:.2f} × "
+        f"{brackets(row.speedup_low, row.speedup_high)} the steps of fp32/fp32 in the same time when they pull weights "
+        f"every {row.update_period} steps; a message has {row.fewer_bytes:.2f} × fewer bytes, and pulls take "
+        f"{row.pull_share:.1%} of the time."
     )

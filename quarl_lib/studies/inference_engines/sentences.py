@@ -213,7 +213,10 @@ def key_figure(summary: pd.DataFrame) -> str:
     """Return the run's one line: the first policy's fastest int8 engine over torch fp32 and over the best fp32."""
     policy = summary.policy.iloc[0]
     row = rows_of(summary, policy, precision="int8").nlargest(1, "ratio_to_torch_fp32").iloc[0]
-    return f"{policy} {_name(row)}: {_times(row)}, {row.ratio_to_best_fp32:.3g} x the best fp32"
+    return (
+        f"An action of the policy {policy} takes {_times(row)} with the engine {_name(row)}, and "
+        f"{row.ratio_to_best_fp32:.3g} x the speed of the best fp32 engine."
+    )
 
 
 def _name(row: pd.Series) -> str:
@@ -222,4 +225,4 @@ def _name(row: pd.Series) -> str:
 
 def _times(row: pd.Series) -> str:
     spread = brackets(row.ratio_ci_low, row.ratio_ci_high, digits=".3g")
-    return f"{row.us_median:.3g} µs, {row.ratio_to_torch_fp32:.3g} x torch fp32 {spread}"
+    return f"{row.us_median:.3g} µs, {row.ratio_to_torch_fp32:.3g} x the speed of torch fp32 {spread}"

@@ -79,8 +79,9 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
     row = typical(rows).iloc[0]
     median = round(row.median_relative_error, 3) + 0.0  # no "-0.0%"
     return (
-        f"{precision}: median relative error {median:.1%} over {row.agents} agents, "
-        f"{row.differ} of {row.agents} beyond noise"
+        f"Quantized to {precision} after training, the typical policy loses {median:.1%} of its fp32 return (median of "
+        f"{row.agents} agents, simulated); {row.differ} of {row.agents} {'differs' if row.differ == 1 else 'differ'} "
+        "from fp32 by more than noise."
     )
 
 
@@ -128,13 +129,20 @@ def _fewest_bits(integers: pd.DataFrame, by: str) -> str:
             lost = agent[agent.differs & (agent.relative_error > LARGE)].num_bits.max()
             kept = agent[~(agent.num_bits <= lost)].num_bits.min()
             agents[kept] = agents.get(kept, 0) + 1
-        said = [f"{count} down to {bits:.0f} bits" for bits, count in sorted(agents.items()) if bits == bits]
+        said = [
+            f"{_agents(count)} at {bits:.0f} bits and more" for bits, count in sorted(agents.items()) if bits == bits
+        ]
         if never := sum(count for bits, count in agents.items() if bits != bits):
-            said.append(f"{never} at none measured")
+            said.append(f"{_agents(never)} at no width measured")
         parts.append(f"**{name}**: {', '.join(said)}")
     if not parts:
         return "No integer precision was measured."
-    return f"Agents that keep their return (loss within noise or {LARGE:.0%}), by {by}: " + "; ".join(parts) + "."
+    kept = f"How many agents keep their return (loss within noise or {LARGE:.0%}), by {by}: "
+    return kept + "; ".join(parts) + "."
+
+
+def _agents(count: int) -> str:
+    return f"{count} {'agent' if count == 1 else 'agents'}"
 
 
 def _by_agent(rows: pd.DataFrame) -> str:

@@ -96,8 +96,9 @@ def key_figure(summary: pd.DataFrame) -> str:
         return "QAT on the engines' grid only"
     best = rows.loc[((rows.mean_return_x - rows.mean_return_y) / rows.mean_return_y.abs()).idxmax()]
     return (
-        f"{best.algorithm} {best.env_id} at {best.weight_bits} bits: QAT {best.mean_return_x:.0f}, "
-        f"PTQ {best.mean_return_y:.0f}"
+        f"Trained in {best.weight_bits} bits (QAT), {best.algorithm} on {best.env_id} returns "
+        f"{best.mean_return_x:.0f}; trained in fp32 and quantized to {best.weight_bits} bits afterwards (PTQ), "
+        f"it returns {best.mean_return_y:.0f} (means over seeds, simulated; the cell where they differ most)."
     )
 
 

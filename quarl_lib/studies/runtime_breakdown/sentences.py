@@ -114,8 +114,11 @@ def key_figure(summary: pd.DataFrame) -> str:
     row = cell(summary, "packed", period, "int8")
     if row is None:
         return f"{len(summary)} actors taken apart"
-    text = f"int8 at update period {period}: {row.new_weights_share:.1%} of our actor's time goes into new weights"
+    text = (
+        f"At int8, {row.new_weights_share:.1%} of our actor's time goes into new weights, pulled every {period} steps"
+    )
     theirs = cell(summary, "authors", period, "int8")
     if theirs is not None:
-        text += f", {theirs.new_weights_share:.1%} in the authors' recipe; {row.over_authors:.1f} × its steps a second"
-    return text
+        text += f"; in the authors' recipe it is {theirs.new_weights_share:.1%}, "
+        text += f"and ours makes {row.over_authors:.1f} × its steps in equal time"
+    return text + "."

@@ -72,7 +72,9 @@ def test_words_name_the_worst_of_each_precision(summary):
     said = sentences.verdict(summary)
     rate = summary[summary.precision == "int2"].same_action_rate.min()
     assert f"**int2**: the same discrete action in {rate:.1%}" in said
-    assert sentences.key_figure(summary).startswith("int8: same action")
+    assert sentences.key_figure(summary).startswith(
+        "At int8, agents with discrete actions choose the same action as at fp32 in "
+    )
     table = sentences.agreement(summary).set_index("agent")
     assert list(table.columns) == ["dimension", "measure", "fp16", "int8", "int2"]
     assert table.loc["ppo/CartPole-v1", "int2"] == f"{rate:.1%}"

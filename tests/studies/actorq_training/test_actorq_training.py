@@ -149,6 +149,9 @@ def test_energy_that_the_meter_did_not_see_is_in_no_ratio():
     int8 = study.summarize(pd.concat(rows, ignore_index=True)).set_index("precision").loc["int8"]
     assert int8.speedup == 1.0
     assert math.isnan(int8.co2_ratio)
+    assert math.isnan(int8.energy_kwh)
+    assert int8.energy_source == "not measured"
+    assert sentences.energy(int8.to_frame().T).startswith("Energy was not measured: the runs were over before")
 
 
 def test_curves_and_episodes(table):
@@ -216,14 +219,19 @@ def test_without_the_lone_actor_the_report_says_so(table, summary):
     none = training_speed.lone_actor(table)
     assert not len(none)
     assert "left out" in sentences.speed_verdict(none)
-    assert sentences.key_figure(summary, none) == "3 of 4 runs at their threshold"
+    said = sentences.key_figure(summary, none)
+    assert said.startswith(
+        "Training with int8 actors reaches the threshold at 2.00 x (one seed: no interval) the speed"
+    )
+    assert "a difference is not shown" in said
+    assert said.endswith("(3 of 4 runs at their threshold).")
     assert "left out" in figures.lone_actor_panels(none).axes[0].texts[0].get_text()
 
 
 def test_words_and_figures_take_what_the_study_gives(table, summary):
     speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
     assert "1 of 2 seeds" in sentences.verdict(summary)
-    assert "fp32 2.00 times that (one seed: no interval)." in sentences.verdict(summary)
+    assert "a speedup over fp32 of 2.00 (one seed: no interval)." in sentences.verdict(summary)
     assert "modelled" in sentences.energy(summary)
     beside = sentences.beside_paper(summary).set_index("what")
     assert beside.loc[f"{BALANCE} int8: speedup over fp32", ["paper", "ours"]].tolist() == [3.12, 2.0]

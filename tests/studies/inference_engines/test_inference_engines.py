@@ -97,7 +97,7 @@ def test_ratios_follow_from_the_rounds(table, summary):
 def test_one_round_has_no_interval_and_that_is_said_and_drawn(config, table):
     summary = study.summarize(table[(table.regime == "") | (table["round"] == 0)])
     assert summary[["ratio_ci_low", "ratio_ci_high"]].isna().all(axis=None)
-    assert "x torch fp32 (one round: no interval)" in sentences.key_figure(summary)
+    assert "x the speed of torch fp32 (one round: no interval)" in sentences.key_figure(summary)
     ax = figures.speed_against_error(summary, config.policies[0])
     assert not ax.collections
     matplotlib.pyplot.close(ax.figure)  # type: ignore[arg-type]

@@ -130,7 +130,9 @@ def test_words_count_the_bits_that_each_quantizer_needs():
         for bits, loss in losses.items()
     ]  # fmt: skip
     said = sentences.quantizer_verdict(pd.DataFrame(rows))
-    assert "**paper**: 1 down to 2 bits, 1 down to 8 bits; **standard**: 1 at none measured." in said
+    assert (
+        "**paper**: 1 agent at 2 bits and more, 1 agent at 8 bits and more; **standard**: 1 agent at no width" in said
+    )
 
 
 def test_the_paper_stands_beside_ours(summary):
