@@ -10,11 +10,15 @@ import pandas as pd
 import torch
 
 from quarl_lib import metrics
+from quarl_lib.inference.engines import make_engine
+from quarl_lib.inference.pack import pack
 from quarl_lib.quantization.ptq import quantize_policy
-from quarl_lib.sb3 import ActingPolicy, AgentFile, evaluate
+from quarl_lib.sb3 import ActingPolicy, Agent, AgentFile, evaluate
+from quarl_lib.sb3.spec import agent_spec, evaluate_engine
 from quarl_lib.studies.common.agents import Failure
 from quarl_lib.studies.common.observed import in_batches, prepare
 
+NATIVE, RANDOM = "native", "random"  # played by the machine's kernels; by drawing actions, the 0 of normalized returns
 UNQUANTIZED = {"fp32": "none", "fp16": "cast"}  # what tables say where no quantizer is called
 
 
@@ -32,6 +36,7 @@ class PTQCell:
     kl_states: int
     deterministic_std: float
     seed: int
+    engine: str = "simulated"
 
     @property
     def name(self) -> str:
@@ -41,6 +46,8 @@ class PTQCell:
     @property
     def label(self) -> str:
         """What tables say in the column `quantizer`."""
+        if self.engine in (NATIVE, RANDOM):
+            return self.engine
         return self.quantizer or UNQUANTIZED[self.precision]
 
 
@@ -54,6 +61,9 @@ def measure(cell: PTQCell) -> pd.DataFrame:
     if isinstance(observed, Failure):
         return pd.DataFrame([observed.row()])
     agent, calibration, states = observed
+    if layer := non_finite_layer(agent):
+        reason = f"weights of {layer} hold NaN or infinity"
+        return pd.DataFrame([Failure(agent.algorithm, agent.env_id, agent.name, reason).row()])
     columns = {
         "algorithm": agent.algorithm,
         "env_id": agent.env_id,
@@ -61,9 +71,20 @@ def measure(cell: PTQCell) -> pd.DataFrame:
         "precision": cell.precision,
         "quantizer": cell.label,
         "observation": cell.observation,
+        "engine": cell.engine,
+        "normalisation": agent.statistics,
+        "trained_on": agent.trained_on,
         "warning": agent.warning,
     }
     try:
+        if cell.engine == RANDOM:
+            table = evaluate(agent, _Random(agent, cell.seed), cell.episodes, cell.seed)
+            return table.assign(**columns, error="")
+        if cell.engine == NATIVE:
+            spec, weights = agent_spec(agent)
+            engine = make_engine(spec, cell.precision, NATIVE)
+            engine.load(pack(spec, weights, cell.precision))
+            return evaluate_engine(agent, engine, cell.episodes, cell.seed).assign(**columns, error="")
         policy = quantize_policy(
             agent.policy, cell.precision, cell.quantizer, cell.per_channel, cell.observation, calibration
         )
@@ -80,6 +101,23 @@ def lost(cell: PTQCell) -> pd.DataFrame:
     """Return the row of a cell whose process died."""
     failure = Failure(cell.file.algorithm, cell.file.env_id, cell.file.name, "the process that played it died")
     return pd.DataFrame([failure.row()])
+
+
+def non_finite_layer(agent: Agent) -> str | None:
+    """Return the name of the first parameter that holds NaN or infinity, None if all are finite."""
+    return next((name for name, value in agent.policy.named_parameters() if not value.isfinite().all()), None)
+
+
+class _Random:
+    """Draw actions from the environment's action space."""
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        env = agent.make_env(seed)
+        self._space = env.action_space
+        env.close()
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return np.stack([np.asarray(self._space.sample()) for _ in range(len(observation))])
 
 
 @torch.no_grad()

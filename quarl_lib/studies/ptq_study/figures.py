@@ -33,6 +33,26 @@ def return_panels(summary: pd.DataFrame, by: str = "quantizer") -> Figure:
     return figure
 
 
+def aggregate(scores: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw the interquartile mean of normalized returns over bits, one line a quantizer, fp32 at 1 and random at 0."""
+    ax = axes_or_new(ax)
+    ax.axhline(1, color=PRECISION_COLORS["fp32"], lw=1, label="fp32")
+    ax.axhline(0, color="black", lw=0.8, ls=":", label="random")
+    lines = scores[scores.precision != "fp32"].groupby("quantizer", sort=False)
+    for index, (name, line) in enumerate(lines):
+        line = line.sort_values("num_bits")
+        bits = line.num_bits * 2 ** (0.05 * (index - (len(lines) - 1) / 2))
+        ax.errorbar(
+            bits, line.iqm, bars(line.iqm, line.ci_low, line.ci_high), label="fp16" if name == "cast" else name,
+            color=CYCLE[index % len(CYCLE)], marker=MARKERS[index % len(MARKERS)], ms=5, lw=1.2, capsize=2,
+        )  # fmt: skip
+    _bit_axis(ax, scores)
+    ax.set_xlabel("bits of weights and activations")
+    ax.set_ylabel("normalized return, IQM  (↑ better)")
+    ax.legend(fontsize=8)
+    return ax
+
+
 def draw_returns(rows: pd.DataFrame, by: str = "quantizer", ax: Axes | None = None) -> Axes:
     """Draw one agent's mean returns with intervals over bits, a line per value of the column `by`."""
     ax = axes_or_new(ax)

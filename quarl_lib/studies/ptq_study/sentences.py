@@ -68,6 +68,21 @@ def typical(summary: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
+def played(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return per measured agent what was played: environment, version trained on, source of statistics."""
+    rows = summary[summary.error == ""].drop_duplicates("agent")
+    table = rows[["agent", "algorithm", "env_id", "trained_on", "normalisation", "warning"]]
+    return table.assign(actions="deterministic")
+
+
+def aggregate_caption(scores: pd.DataFrame) -> str:
+    """Say over how many agents and episodes the aggregate goes, and how many agents have no scale."""
+    if scores.empty:
+        return "No agent's fp32 is better than a random policy: nothing to normalize to."
+    left_out = f"; {scores.left_out.max()} no better than random at fp32 are left out" if scores.left_out.max() else ""
+    return f"{scores.agents.max()} agents, {scores.episodes.max()} episodes a point{left_out}."
+
+
 def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = "paper") -> str:
     """Return the run's one line: the median relative error at one precision, and how many cells differ there."""
     rows = summary[(summary.precision == precision) & (summary.quantizer == quantizer) & (summary.error == "")]
@@ -77,11 +92,15 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
     if rows.empty:
         return f"{int((summary.precision == 'fp32').sum())} agents, no {precision} cell"
     row = typical(rows).iloc[0]
+    known = rows[rows.relative_error.notna()].sort_values("relative_error")
+    worst = (
+        f" The worst, {known.agent.iloc[-1]}, loses {known.relative_error.iloc[-1] + 0.0:.1%}." if len(known) else ""
+    )
     median = round(row.median_relative_error, 3) + 0.0  # no "-0.0%"
     return (
         f"Quantized to {precision} after training, the typical policy loses {median:.1%} of its fp32 return (median of "
         f"{row.agents} agents, simulated); {row.differ} of {row.agents} {'differs' if row.differ == 1 else 'differ'} "
-        "from fp32 by more than noise."
+        f"from fp32 by more than noise.{worst}"
     )
 
 

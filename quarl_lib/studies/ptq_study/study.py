@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from quarl_lib import metrics
+from quarl_lib.inference.spec import PRECISIONS
 from quarl_lib.quantization.ptq import OBSERVATIONS
 from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
 from quarl_lib.results import Progress, no_progress
@@ -17,14 +18,15 @@ from quarl_lib.studies.ptq_study.cells import PTQCell, lost, measure
 
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
 TABLE_COLUMNS = (
-    *CELL, "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind", "same_action_rate",
-    "mean_abs_action_difference", "warning", "error",
+    *CELL, "engine", "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind",
+    "same_action_rate", "mean_abs_action_difference", "normalisation", "trained_on", "warning", "error",
 )  # fmt: skip
 SUMMARY_COLUMNS = (
     "algorithm", "env_id", "agent", "precision", "quantizer", "observation", "num_bits", "episodes",
     "mean_return", "ci_low", "ci_high", "relative_error", "relative_error_low", "relative_error_high",
     "paired_difference", "paired_ci_low", "paired_ci_high", "differs", "kl_divergence", "kl_kind", "same_action_rate",
-    "mean_abs_action_difference", "paper_return", "paper_kl", "warning", "error",
+    "mean_abs_action_difference", "paper_return", "paper_kl", "normalisation",
+    "trained_on", "warning", "error",
 )  # fmt: skip
 
 
@@ -44,6 +46,7 @@ class Config:
     quantizers: list[str] = field(default_factory=lambda: ["paper", "symmetric_per_channel"])
     observation_quantization: list[str] = field(default_factory=lambda: ["none"])
     per_channel: bool = False
+    engines: list[str] = field(default_factory=lambda: ["simulated", "native"])
     # how each is measured
     episodes: int = 10
     calibration_steps: int = 1000
@@ -71,6 +74,8 @@ class Config:
             raise ValueError(f"deterministic_std={self.deterministic_std}: give a positive share of half the range")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence={self.confidence}: give a share between 0 and 1, such as 0.95")
+        if not self.engines or self.engines[0] != "simulated" or set(self.engines) - {"simulated", "native"}:
+            raise ValueError(f"engines={self.engines}: give simulated, to which all is compared, and native after it")
         if "fp32" not in self.precisions:
             raise ValueError(f"precisions={self.precisions}: add fp32, to which every other one is compared")
 
@@ -111,16 +116,31 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         for file in files
         for cell in cells_of(config)
     ]  # fmt: skip
+    tasks = [*tasks, *_other_engines(tasks, config)]
+    tasks.sort(key=lambda task: files.index(task.file))  # a process prepares an agent once for all its cells
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name, lost)
     refused = {task.file: table for task, table in zip(tasks, tables, strict=True) if (table.precision == "none").all()}
     measured = [table for task, table in zip(tasks, tables, strict=True) if task.file not in refused]
     untrained = pd.DataFrame([failure.row() for failure in failures])
     table = pd.concat([*measured, *refused.values(), untrained], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
-    return table.fillna({"error": "", "warning": "", "kl_kind": ""})
+    texts = dict.fromkeys(("error", "warning", "kl_kind", "normalisation", "trained_on"), "")
+    return table.fillna({**texts, "engine": "simulated"})
+
+
+def _other_engines(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
+    """Return one random cell an environment, and each agent's cells on the native engine, which has its own quantizer."""
+    plain = {task.file: replace(task, quantizer=None, observation="none") for task in tasks}
+    environments = {task.file.env_id: task for task in plain.values()}
+    cells = [replace(task, precision="fp32", engine="random") for task in environments.values()]
+    if "native" in config.engines:
+        precisions = [precision for precision in config.precisions if precision in PRECISIONS]
+        cells += [replace(task, precision=p, engine="native") for task in plain.values() for p in precisions]
+    return cells
 
 
 def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
-    """Return one row per cell: return, difference to fp32 paired by episode seed, divergence, the paper's values."""
+    """Return one row per simulated cell: return, difference to fp32 paired by episode seed, divergence, the paper's values."""
+    table = table[table.engine == "simulated"]
     reference = {
         agent: rows.set_index("seed").episode_return
         for agent, rows in table[(table.precision == "fp32") & (table.error == "")].groupby("agent")
@@ -130,6 +150,7 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
         cell = dict(zip(CELL, key, strict=True))
         first = episodes.iloc[0]
         row = {**cell, "warning": first.warning, "error": first.error, "episodes": 0, "differs": False}
+        row |= {"normalisation": first.normalisation, "trained_on": first.trained_on}
         if not first.error:
             returns = episodes.set_index("seed").episode_return
             row |= _returns(returns, reference.get(cell["agent"]), confidence, seed)
