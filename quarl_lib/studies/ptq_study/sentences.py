@@ -79,7 +79,7 @@ def aggregate_caption(scores: pd.DataFrame) -> str:
     """Say over how many agents and episodes the aggregate goes, and how many agents have no scale."""
     if scores.empty:
         return "No agent's fp32 is better than a random policy: nothing to normalize to."
-    left_out = f"; {scores.left_out.max()} no better than random at fp32 are left out" if scores.left_out.max() else ""
+    left_out = f"; {scores.left_out.max()} not known to be better than random at fp32 left out" if scores.left_out.max() else ""
     return f"{scores.agents.max()} agents, {scores.episodes.max()} episodes a point{left_out}."
 
 
@@ -93,9 +93,9 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
         return f"{int((summary.precision == 'fp32').sum())} agents, no {precision} cell"
     row = typical(rows).iloc[0]
     known = rows[rows.relative_error.notna()].sort_values("relative_error")
-    worst = (
-        f" The worst, {known.agent.iloc[-1]}, loses {known.relative_error.iloc[-1] + 0.0:.1%}." if len(known) else ""
-    )
+    worst = ""
+    if len(known):
+        worst = f" The worst, {known.agent.iloc[-1]}, loses {known.relative_error.iloc[-1] + 0.0:.1%}."
     median = round(row.median_relative_error, 3) + 0.0  # no "-0.0%"
     return (
         f"Quantized to {precision} after training, the typical policy loses {median:.1%} of its fp32 return (median of "

@@ -128,10 +128,10 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
 
 def _other_engines(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
-    """Return one random cell an environment, and each agent's cells on the native engine, which has its own quantizer."""
+    """Return each agent's cell of random actions, and its cells on the native engine."""
     plain = {task.file: replace(task, quantizer=None, observation="none") for task in tasks}
-    environments = {task.file.env_id: task for task in plain.values()}
-    cells = [replace(task, precision="fp32", engine="random") for task in environments.values()]
+    # One for each agent: the only one of an environment might be that of an agent that is refused.
+    cells = [replace(task, precision="fp32", engine="random") for task in plain.values()]
     if "native" in config.engines:
         precisions = [precision for precision in config.precisions if precision in PRECISIONS]
         cells += [replace(task, precision=p, engine="native") for task in plain.values() for p in precisions]
@@ -139,7 +139,7 @@ def _other_engines(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
 
 
 def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
-    """Return one row per simulated cell: return, difference to fp32 paired by episode seed, divergence, the paper's values."""
+    """Return one row per simulated cell: return, difference to fp32 paired by seed, divergence, the paper's values."""
     table = table[table.engine == "simulated"]
     reference = {
         agent: rows.set_index("seed").episode_return

@@ -39,7 +39,7 @@ def test_normalized_returns_by_hand(table):
     assert scores.ci_low["int8"] < 0.75 < scores.ci_high["int8"]
     assert (scores.iqm["fp32"], scores.ci_low["fp32"], scores.ci_high["fp32"]) == (1.0, 1.0, 1.0)
     assert (scores.agents["int8"], scores.episodes["int8"], scores.left_out["int8"]) == (1, 4, 1)
-    assert "1 agents, 4 episodes a point; 1 no better than random" in sentences.aggregate_caption(scores)
+    assert "1 agents, 4 episodes a point; 1 not known to be better than random" in sentences.aggregate_caption(scores)
 
 
 def test_the_native_engine_is_paired_with_the_simulated_fp32(table):
