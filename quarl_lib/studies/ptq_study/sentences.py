@@ -79,7 +79,11 @@ def aggregate_caption(scores: pd.DataFrame) -> str:
     """Say over how many agents and episodes the aggregate goes, and how many agents have no scale."""
     if scores.empty:
         return "No agent's fp32 is better than a random policy: nothing to normalize to."
-    left_out = f"; {scores.left_out.max()} not known to be better than random at fp32 left out" if scores.left_out.max() else ""
+    left_out = (
+        f"; {scores.left_out.max()} not known to be better than random at fp32 left out"
+        if scores.left_out.max()
+        else ""
+    )
     return f"{scores.agents.max()} agents, {scores.episodes.max()} episodes a point{left_out}."
 
 
