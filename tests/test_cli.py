@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from conftest import TEMPLATE, add_study
@@ -166,7 +165,7 @@ class Screen(io.StringIO):
 
 
 def running(done: int) -> dict:
-    return {"state": "running", "started": time.time() - 65, "cell": {"index": 6, "source": ["table = study.run()"]},
+    return {"state": "running", "elapsed_s": 65.0, "cell": {"index": 6, "source": ["table = study.run()"]},
             "progress": {"done": done, "total": 40, "what": "episodes"}}  # fmt: skip
 
 

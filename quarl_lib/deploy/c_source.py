@@ -20,7 +20,7 @@ from quarl_lib.inference.layout import BITS, LayerLayout, Section, activation_li
 from quarl_lib.inference.pack import as_bytes, check_buffer
 from quarl_lib.inference.spec import Layer, PolicySpec
 
-PRECISIONS = ("fp32", "fp16", "int8", "int4", "int2")
+SUPPORTED = ("fp32", "fp16", "int8", "int4", "int2")
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class CSource:
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
     """Return why there is no C source of this policy at this precision, None if there is."""
-    if precision not in PRECISIONS:
-        return f"precision {precision!r}: C knows {', '.join(PRECISIONS)}"
+    if precision not in SUPPORTED:
+        return f"precision {precision!r}: C knows {', '.join(SUPPORTED)}"
     if spec.conv:
         return "a policy on images does not fit a microcontroller; export it to ONNX"
     if spec.head.kind in ("categorical", "gaussian"):

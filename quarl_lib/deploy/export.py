@@ -65,12 +65,12 @@ def export(
     return policy.card
 
 
-class Candidate:
+class ExportedFile:
     """An export that is not yet written: what it does, its sizes, times, and its files with the finished card."""
 
     def __init__(
         self,
-        act: parity.Act,
+        act: parity.BatchAct,
         sizes: dict[str, Any],
         times: Callable[[np.ndarray], dict[str, Any]],
         files: Callable[[], dict[Path, bytes]],
@@ -78,7 +78,7 @@ class Candidate:
         self.act, self.sizes, self.times, self.files = act, sizes, times, files
 
 
-def _policy(policy: QuantizedPolicy, source: Source, output: Path) -> Candidate:
+def _policy(policy: QuantizedPolicy, source: Source, output: Path) -> ExportedFile:
     loaded = QuantizedPolicy.from_bytes(policy.to_bytes(), output.name)
     engine = loaded.engine
 
@@ -88,10 +88,10 @@ def _policy(policy: QuantizedPolicy, source: Source, output: Path) -> Candidate:
             "engine_us": lambda: _one_by_one(engine, _flat(observations, loaded)),
         })  # fmt: skip
 
-    return Candidate(lambda x: loaded.predict(x)[0], {}, times, lambda: {output: policy.to_bytes()})
+    return ExportedFile(lambda x: loaded.predict(x)[0], {}, times, lambda: {output: policy.to_bytes()})
 
 
-def _onnx(policy: QuantizedPolicy, source: Source, output: Path) -> Candidate:
+def _onnx(policy: QuantizedPolicy, source: Source, output: Path) -> ExportedFile:
     try:
         from quarl_lib.deploy import onnx as target
     except ImportError as error:
@@ -116,10 +116,10 @@ def _onnx(policy: QuantizedPolicy, source: Source, output: Path) -> Candidate:
         })  # fmt: skip
 
     sizes = {"opset": target.OPSET, "payload_bytes": sum(len(c.raw_data) for c in model.graph.initializer)}
-    return Candidate(act, sizes, times, lambda: {output: target.add_card(model, policy.card)})
+    return ExportedFile(act, sizes, times, lambda: {output: target.add_card(model, policy.card)})
 
 
-def _c(policy: QuantizedPolicy, source: Source, output: Path) -> Candidate:
+def _c(policy: QuantizedPolicy, source: Source, output: Path) -> ExportedFile:
     from quarl_lib.deploy import c_build, c_source
 
     spec, name = policy.spec, c_source.identifier(output.stem)
@@ -148,7 +148,7 @@ def _c(policy: QuantizedPolicy, source: Source, output: Path) -> Candidate:
         return {output: final.source.encode(), output.with_suffix(".h"): final.header.encode()}
 
     sizes = {"payload_bytes": code.constant_bytes, "ram_bytes": code.ram_bytes}
-    return Candidate(lambda x: compiled(_flat(x, policy)), sizes, times, files)
+    return ExportedFile(lambda x: compiled(_flat(x, policy)), sizes, times, files)
 
 
 def in_turn(runs: dict[str, Callable[[], float]]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _flat(observations: np.ndarray, policy: QuantizedPolicy) -> np.ndarray:
     return np.ascontiguousarray(batch if policy.spec.conv else batch.astype(np.float32))
 
 
-def _engine_act(policy: QuantizedPolicy) -> parity.Act:
+def _engine_act(policy: QuantizedPolicy) -> parity.BatchAct:
     return lambda observations: np.asarray(policy.engine(_flat(observations, policy)))
 
 

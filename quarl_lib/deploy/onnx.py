@@ -20,14 +20,14 @@ from quarl_lib.inference.pack import as_bytes, check_buffer, unpack
 from quarl_lib.inference.spec import PolicySpec
 
 OPSET, IR_VERSION = 17, 8
-PRECISIONS = ("fp32", "fp16", "int8")
+SUPPORTED = ("fp32", "fp16", "int8")
 ACTION = "action"
 
 
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
     """Return why there is no ONNX graph of this policy at this precision, None if there is."""
-    if precision not in PRECISIONS:
-        return f"precision {precision!r}: ONNX knows {', '.join(PRECISIONS)}; int4 and int2 go to C or to a policy file"
+    if precision not in SUPPORTED:
+        return f"precision {precision!r}: ONNX knows {', '.join(SUPPORTED)}; int4 and int2 go to C or to a policy file"
     if spec.conv and precision == "int8":
         return "convolutions at int8 need ranges that drift with the policy; export images at fp32 or fp16"
     if spec.head.kind in ("categorical", "gaussian"):

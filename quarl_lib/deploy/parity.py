@@ -13,7 +13,9 @@ from quarl_lib.deploy.source import Source
 from quarl_lib.sb3.agents import Agent
 from quarl_lib.sb3.episodes import MAX_ENVS, evaluate
 
-Act = Callable[[np.ndarray], np.ndarray]  # the environment's observations [n, ...] -> actions [n] or [n, action_dim]
+BatchAct = Callable[
+    [np.ndarray], np.ndarray
+]  # the environment's observations [n, ...] -> actions [n] or [n, action_dim]
 OBSERVATIONS, EPISODES, SEED = 1000, 20, 4_000_000  # seeds far from those of training and of the studies
 MOST_OBSERVATIONS, MOST_ROUNDS = 4000, 10
 ALIKE = 0.01  # continuous actions count as the same within this share of their range
@@ -72,7 +74,7 @@ def difference(actions: np.ndarray, others: np.ndarray, agent: Agent) -> Differe
     return Difference(float(alike.mean()), float(apart.max()), float(apart.mean()))
 
 
-def measure(source: Source, original: Original, exported: Act, engine: Act, precision: str) -> dict[str, Any]:
+def measure(source: Source, original: Original, exported: BatchAct, engine: BatchAct, precision: str) -> dict[str, Any]:
     """Return the card's parity of an exported policy.
 
     Raises:
@@ -114,7 +116,7 @@ def check(found: Difference, engine: Difference, agent: Agent, precision: str) -
 
 
 class _Acting:
-    def __init__(self, act: Act) -> None:
+    def __init__(self, act: BatchAct) -> None:
         self.act = act
 
 

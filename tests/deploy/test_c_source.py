@@ -11,7 +11,7 @@ import pytest
 from inference_cases import mlp, random_spec, random_weights
 
 from quarl_lib.deploy.c_build import CompiledPolicy, compiler
-from quarl_lib.deploy.c_source import PRECISIONS, CSource, identifier, write_c
+from quarl_lib.deploy.c_source import SUPPORTED, CSource, identifier, write_c
 from quarl_lib.inference import pack
 from quarl_lib.inference.backends.reference import NumpyEngine
 from quarl_lib.inference.spec import Conv, Head, Layer, PolicySpec
@@ -61,7 +61,7 @@ def case(
 
 @needs_cc
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", SUPPORTED)
 def test_actions_are_the_references_bit_for_bit(seed, precision):
     spec, engine, code, observations = case(seed, precision)
     actions = CompiledPolicy(code, spec.head.discrete, spec.action_dim)(observations)
@@ -112,7 +112,7 @@ def test_other_processors_compute_the_same_codes(target, precision, tmp_path):
 
 
 @pytest.mark.parametrize("cc", ["gcc", "clang"])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", SUPPORTED)
 def test_compilers_have_nothing_to_say(cc, precision, tmp_path):
     if not shutil.which(cc):
         pytest.skip(f"{cc} is not installed")

@@ -75,7 +75,7 @@ def test_int8_graphs_hold_no_float_weights():
 
 def test_another_policy_is_not_written(tmp_path, monkeypatch):
     def wrong(policy, source, output):
-        return export.Candidate(lambda x: 1 - policy.predict(x)[0], {}, lambda x: {}, lambda: {output: b"wrong"})
+        return export.ExportedFile(lambda x: 1 - policy.predict(x)[0], {}, lambda x: {}, lambda: {output: b"wrong"})
 
     monkeypatch.setattr(export, "_policy", wrong)
     with pytest.raises(ValueError, match="acts otherwise than the int8 engine"):

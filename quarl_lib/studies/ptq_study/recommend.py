@@ -16,7 +16,7 @@ from quarl_lib.inference.pack import pack, packed_size
 from quarl_lib.sb3 import AgentFile, evaluate, find_agents, load_agent, rollout
 from quarl_lib.sb3.spec import agent_spec, evaluate_engine
 
-PRECISIONS = ("fp16", "int8", "int4", "int2")  # those that engines run; fp32 is what they are held against
+TRIED = ("fp16", "int8", "int4", "int2")  # those that engines run; fp32 is what they are held against
 EPISODES_SEED, STATES_SEED = 0, 30_000_000
 
 
@@ -52,7 +52,7 @@ def _recommended(file: AgentFile, retain: float, episodes: int) -> str:
     example = np.zeros((1, *spec.observation_shape), met.dtype if not spec.conv else np.uint8)
     allowed = (1 - retain) * abs(float(fp32.mean()))
     tried = []
-    for precision in sorted(PRECISIONS, key=lambda name: packed_size(spec, name)):
+    for precision in sorted(TRIED, key=lambda name: packed_size(spec, name)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             try:

@@ -45,7 +45,7 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RolloutRecipe:
     """What is trained, for how many steps of all environments together, and on how many seeds (0: all)."""
 
     algorithm: str
@@ -56,7 +56,7 @@ class Recipe:
     seeds: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Recipe:
+    def parse(cls, text: str) -> RolloutRecipe:
         """Read "PPO/CartPole-v1/16384/1/64-64" or, with the number of seeds, "TD3/Pendulum-v1/3000/1/64-64/2".
 
         Raises:
@@ -106,16 +106,16 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """One recipe and seed in all variants."""
 
-    recipe: Recipe
+    recipe: RolloutRecipe
     variants: tuple[Variant, ...]
     seed: int
     watts_per_core: float
 
 
-def measure(task: Task) -> pd.DataFrame:
+def measure(task: TrainingTask) -> pd.DataFrame:
     """Train every variant in turns on one core and return one row per training and per episode, column `record`."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(allowed)[_worker_number() % len(allowed)]})
@@ -129,7 +129,7 @@ def measure(task: Task) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _train(task: Task, variant: Variant, pause: Pause) -> pd.DataFrame:
+def _train(task: TrainingTask, variant: Variant, pause: Pause) -> pd.DataFrame:
     recipe = task.recipe
     model = recipe.make(task.seed)
     watch = _Watch(pause)

@@ -19,13 +19,13 @@ BINS = 12  # of a training's steps
 CORRECTION_STYLES = {"behaviour": (CYCLE[1], "o"), "none": (CYCLE[3], "s"), "truncated": (CYCLE[4], "^")}
 
 
-def title(key: tuple) -> str:
+def _title(key: tuple) -> str:
     """Return a recipe in a few words."""
     algorithm, env_id, n_envs, hidden = key
     return f"{algorithm} {env_id.removesuffix('-v1')}, {n_envs} env{'s' if n_envs > 1 else ''}, {hidden}"
 
 
-def return_over_time(table: pd.DataFrame, precisions: tuple[str, ...] = ("plain", "fp32", "int8")) -> Figure:
+def return_panels(table: pd.DataFrame, precisions: tuple[str, ...] = ("plain", "fp32", "int8")) -> Figure:
     """Draw one panel per recipe: mean episode return over processor time, seeds averaged, for plain and two engines."""
     recipes = list(table.groupby(RECIPE, sort=False))
     figure, axes = panels(len(recipes))
@@ -47,7 +47,7 @@ def return_over_time(table: pd.DataFrame, precisions: tuple[str, ...] = ("plain"
                     "lw": 1.2,
                 }
                 ax.plot(curve.index * seconds[precision, "behaviour"], curve, label=label, **options)
-        ax.set_title(title(key), fontsize="small")
+        ax.set_title(_title(key), fontsize="small")
         ax.set_xlim(left=0)
     outer_labels(figure, "processor time, s", "episode return  (↑ better)")
     legend_above(figure, axes)
@@ -72,7 +72,7 @@ def speedup_over_share(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for index, (key, cells) in enumerate(recipes):
         best = cells.loc[cells.speedup.idxmax()]
         options = {"textcoords": "offset points", "size": 7, "va": "center"}
-        ax.annotate(title(key), (best.inference_share, best.speedup), (7, 7 - 14 * (index % 2)), **options)  # type: ignore[arg-type]
+        ax.annotate(_title(key), (best.inference_share, best.speedup), (7, 7 - 14 * (index % 2)), **options)  # type: ignore[arg-type]
     ax.set_xlabel("share of inference in plain Stable-Baselines3's processor time")
     ax.set_ylabel("speed-up of learn()")
     ax.set_xlim(0, highest * 1.25)
@@ -101,7 +101,7 @@ def correction_effect(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
             ax.errorbar(share, height, xerr=spread, label=correction, **options)
     ax.axvline(0, color="#777777", lw=1)
     precision = rows.precision.iloc[0] if len(rows) else "no precision"
-    ax.set_yticks(range(len(recipes)), [title(key) for key in recipes])
+    ax.set_yticks(range(len(recipes)), [_title(key) for key in recipes])
     ax.set_ylim(max(len(recipes), 1) - 0.5, -0.5)
     ax.set_xlabel(f"final return at {precision} less plain's, share of the range")
     better(ax, "higher", axis="x")

@@ -13,7 +13,14 @@ from quarl_lib.results import Progress, no_progress
 from quarl_lib.sb3.rollouts.corrections import CORRECTIONS
 from quarl_lib.studies.common.checks import check_each_once
 from quarl_lib.studies.common.pool import map_tasks
-from quarl_lib.studies.quantized_rollouts.cells import PLAIN, Recipe, Task, Variant, measure, watts_per_core
+from quarl_lib.studies.quantized_rollouts.cells import (
+    PLAIN,
+    RolloutRecipe,
+    TrainingTask,
+    Variant,
+    measure,
+    watts_per_core,
+)
 
 RECIPE = ["algorithm", "env_id", "n_envs", "hidden"]
 CELL = [*RECIPE, "precision", "correction"]
@@ -42,7 +49,7 @@ class Config:
         for name in ("recipes", "precisions", "corrections", "seeds"):
             check_each_once(name, getattr(self, name))
         for text in self.recipes:
-            Recipe.parse(text)
+            RolloutRecipe.parse(text)
         if PLAIN not in self.precisions:
             raise ValueError(f"precisions={self.precisions}: leave {PLAIN} in, every ratio is taken to it")
         for precision in self.precisions:
@@ -59,7 +66,7 @@ class Config:
             raise ValueError(f"workers={self.workers}: give at least 0")
 
 
-def variants_of(config: Config, recipe: Recipe) -> tuple[Variant, ...]:
+def variants_of(config: Config, recipe: RolloutRecipe) -> tuple[Variant, ...]:
     """Return how a recipe's rollouts act; corrections other than the library's only where they show most.
 
     That is on A2C and PPO at the coarsest precision, and importance weights on A2C, whose loss has no ratio.
@@ -79,12 +86,12 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     Returns:
         One row per training (`record` "training": seconds, energy) and per episode ("episode": step and return).
     """
-    tasks: list[Task] = []
+    tasks: list[TrainingTask] = []
     watts = watts_per_core(config.cpu_watts)
     for text in config.recipes:
-        recipe = Recipe.parse(text)
+        recipe = RolloutRecipe.parse(text)
         for seed in config.seeds[: recipe.seeds or None]:
-            tasks.append(Task(recipe, variants_of(config, recipe), seed, watts))
+            tasks.append(TrainingTask(recipe, variants_of(config, recipe), seed, watts))
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: f"{task.recipe.name}, seed {task.seed}")
     return pd.concat(tables, ignore_index=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from acme import specs
 
-import quarl_lib.actorq
+import quarl_lib.actorq.replay
 from quarl_lib.actorq.actor import exploration
 from quarl_lib.actorq.actor import loop as actor
 from quarl_lib.actorq.actor.policy import policy_spec
@@ -65,7 +65,7 @@ def act(config: Config, directory, monkeypatch, generation: int = 0) -> tuple[Re
     recorder = Recorder()
     fake = types.SimpleNamespace(make_adder=lambda *arguments: recorder, Stopped=KeyError)
     monkeypatch.setitem(sys.modules, "quarl_lib.actorq.replay.reverb", fake)
-    monkeypatch.setattr(quarl_lib.actorq, "replay", fake, raising=False)
+    monkeypatch.setattr(quarl_lib.actorq.replay, "reverb", fake, raising=False)
     spec = spec_of(config)
     broadcast = SharedMemoryBroadcast(packed_size(spec, config.weights_precision), 1)
     broadcast.publisher().publish(pack(spec, random_weights(spec, 0), config.weights_precision, weights_version=1))

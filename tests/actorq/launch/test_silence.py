@@ -84,7 +84,7 @@ def test_actor_whose_environment_hangs_is_replaced_and_the_environment_named(tmp
 def test_stopped_learner_fails_the_run_and_is_named(tmp_path, in_background):
     program = parts.program(tmp_path, stall_s=STALL_S)
     thread, errors = in_background(program)
-    wait_until(lambda: program.link.actor_steps() > 20)
+    wait_until(lambda: program.link.learner_steps() > 5)
     os.kill(pid_of(tmp_path, "learner"), signal.SIGSTOP)
     thread.join(10)
     assert "learner hung: no heartbeat for 1 s (it is stopped: SIGSTOP)" in str(errors[0])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from quarl_lib.studies.quantized_rollouts import Config, figures, run, sentences, summarize
-from quarl_lib.studies.quantized_rollouts.cells import Recipe, Task, Variant, measure
+from quarl_lib.studies.quantized_rollouts.cells import RolloutRecipe, TrainingTask, Variant, measure
 from quarl_lib.studies.quantized_rollouts.study import SUMMARY_COLUMNS, final_returns, variants_of
 from quarl_lib.studies.quantized_rollouts.turns import in_turns
 
@@ -72,9 +72,9 @@ def test_thread_time_counts_only_ones_own_turns():
 
 
 def test_every_variant_is_the_training_that_it_would_be_alone():
-    recipe = Recipe.parse(PPO)
-    both = measure(Task(recipe, (Variant("plain", "behaviour"), Variant("int4", "none")), 0, 10.0))
-    alone = measure(Task(recipe, (Variant("int4", "none"),), 0, 10.0))
+    recipe = RolloutRecipe.parse(PPO)
+    both = measure(TrainingTask(recipe, (Variant("plain", "behaviour"), Variant("int4", "none")), 0, 10.0))
+    alone = measure(TrainingTask(recipe, (Variant("int4", "none"),), 0, 10.0))
     one = both[(both.precision == "int4") & (both.record == "episode")][["step", "episode_return"]]
     two = alone[alone.record == "episode"][["step", "episode_return"]]
     pd.testing.assert_frame_equal(one.reset_index(drop=True), two.reset_index(drop=True))
@@ -106,10 +106,10 @@ def test_config_names_what_is_wrong(options, why):
 
 def test_corrections_are_measured_where_they_show():
     config = Config(precisions=["plain", "int4", "int8"], corrections=["behaviour", "none", "truncated"])
-    names = {text: [str(v) for v in variants_of(config, Recipe.parse(text))] for text in (PPO, "A2C" + PPO[3:])}
+    names = {text: [str(v) for v in variants_of(config, RolloutRecipe.parse(text))] for text in (PPO, "A2C" + PPO[3:])}
     assert names[PPO] == ["plain", "int8", "int4", "int4 none"]
     assert names["A2C" + PPO[3:]] == ["plain", "int8", "int4", "int4 truncated"]
-    dqn = Recipe.parse("DQN/CartPole-v1/100/1/64-64/2")
+    dqn = RolloutRecipe.parse("DQN/CartPole-v1/100/1/64-64/2")
     assert [str(v) for v in variants_of(config, dqn)] == ["plain", "int8", "int4"]
     assert dqn.seeds == 2
 
@@ -174,7 +174,7 @@ def test_a_tiny_run_fills_every_column_and_figure():
     assert summary.seeds.tolist() == [2, 2, 2, 1, 1]
     needed = [c for c in SUMMARY_COLUMNS if not c.endswith(("_low", "_high"))]
     assert summary[needed].notna().all().all()
-    panels = figures.return_over_time(table)
+    panels = figures.return_panels(table)
     assert [ax.get_title() for ax in panels.axes] == ["PPO CartPole, 128 envs, 8-8", "TD3 Pendulum, 1 env, 8-8"]
     speed = figures.speedup_over_share(summary)
     assert len(speed.containers) == 1
