@@ -132,11 +132,6 @@ def _row_params(
     return scales, torch.tensor([zero for _, zero in params], dtype=torch.int32)
 
 
-def quantize(x: Tensor, scale: Scale, zero_point: ZeroPoint, num_bits: int) -> Tensor:
-    """Return the codes of `x` as int32, clamped to 0 .. 2^num_bits - 1."""
-    return (torch.round(x / scale) + zero_point).clamp_(0, 2**num_bits - 1).to(torch.int32)
-
-
 class _FakeQuantize(torch.autograd.Function):
     """Quantize and dequantize; the straight-through gradient is 1 inside the range and 0 where a code was clamped."""
 
@@ -154,7 +149,9 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def fake_quantize(x: Tensor, scale: Scale, zero_point: ZeroPoint, num_bits: int) -> Tensor:
-    """Return `(quantize(x) - zero_point) * scale` in the type of `x`, differentiable by the straight-through estimator.
+    """Return `(codes - zero_point) * scale` in the type of `x`, differentiable by the straight-through estimator.
+
+    Codes are `round(x / scale) + zero_point`, half to even, clamped to 0 .. 2^num_bits - 1.
 
     With a float scale and an int zero point no parameter tensor is touched, which is 2.5 to 4 times faster.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import dm_env
 import numpy as np
@@ -23,13 +23,6 @@ from quarl_lib.inference.pack import aligned_empty, convert, packed_size
 LOOK_EVERY = 8  # actor steps between two looks at the stop flag; a step takes 50 us to 3 ms
 LOG_EVERY_S = 0.5
 WEIGHTS_TIMEOUT_S = 60.0
-
-
-class Pull(Protocol):
-    """Brings the policy up to date, booking its stages."""
-
-    def __call__(self, timer: StageTimer) -> bool:
-        """Return whether there were new weights."""
 
 
 class Puller:
