@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from quarl_lib.envs import control, registry
 from quarl_lib.inference import PRECISIONS
@@ -14,6 +15,7 @@ from quarl_lib.inference.engines import BACKENDS
 ALGORITHMS = ("d4pg", "dqn")
 TRANSPORTS = ("shared_memory", "reverb")
 ADDERS = ("structured", "acme")
+REPLAYS = ("auto", "reverb", "local")
 BACKEND_NAMES = ("auto", *BACKENDS)
 MAX_ACTORS = 10_000  # each is a process; the broadcast could number a hundred times as many
 
@@ -51,7 +53,9 @@ class Config:
     epsilon_min: float = 0.02
     epsilon_max: float = 0.4
 
-    # Replay. samples_per_insert 0: no ratio is held; error_buffer 0: the smallest that cannot deadlock.
+    # Replay. "auto": Reverb where it is installed, else shared memory ("local"). samples_per_insert 0: no ratio is
+    # held; error_buffer 0: the smallest that cannot deadlock.
+    replay: str = "auto"
     adder: str = "structured"
     n_step: int = 5
     samples_per_insert: float = 16.0
@@ -111,6 +115,12 @@ class Config:
         self._check_learner()
 
     @property
+    def local_replay(self) -> bool:
+        """Whether transitions go through shared memory, without a server."""
+        needs_server = self.adder == "acme" or self.transport == "reverb"
+        return self.replay == "local" or (self.replay == "auto" and not needs_server and find_spec("reverb") is None)
+
+    @property
     def weights_precision(self) -> str:
         """The precision that travels to the actors."""
         return self.precision if self.communication_precision == "same" else self.communication_precision
@@ -139,7 +149,7 @@ class Config:
     def _check_choices(self) -> None:
         for name, allowed in (
             ("algorithm", ALGORITHMS), ("precision", PRECISIONS), ("communication_precision", ("same", *PRECISIONS)),
-            ("transport", TRANSPORTS), ("adder", ADDERS), ("backend", BACKEND_NAMES),
+            ("transport", TRANSPORTS), ("adder", ADDERS), ("replay", REPLAYS), ("backend", BACKEND_NAMES),
         ):  # fmt: skip
             value = getattr(self, name)
             _require(value in allowed, name, value, f"choose one of {', '.join(allowed)}")
@@ -185,6 +195,9 @@ class Config:
             _require(good, name, sizes, "give a tuple of at least one layer size, each at least 1")
 
     def _check_replay(self) -> None:
+        for name, value in (("adder", "acme"), ("transport", "reverb")):
+            _require(self.replay != "local" or getattr(self, name) != value, "replay", self.replay,
+                     f"{name}={value!r} needs Reverb's server; give replay='reverb'")  # fmt: skip
         for limit in ("max_replay", "actor_steps"):
             remedy = f"learning would never start; give at most {limit}={getattr(self, limit)}"
             _require(self.min_replay <= getattr(self, limit), "min_replay", self.min_replay, remedy)

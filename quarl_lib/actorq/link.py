@@ -38,6 +38,7 @@ class Link:
 
     def __init__(self, directory: Path, num_actors: int, weights: Any = None) -> None:
         self.directory, self.part, self.weights = Path(directory), "supervisor", weights
+        self.replay: Any = None  # the memory of a local replay
         self.num_actors = num_actors
         self.started_at = time.monotonic()
         self.resumed_steps, self.resumed_wall_s = 0, 0.0

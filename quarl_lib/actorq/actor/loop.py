@@ -14,6 +14,7 @@ from acme.adders import base
 from quarl_lib.actorq.actor.exploration import make_exploration
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, OBSERVE, Link, Stopped
+from quarl_lib.actorq.replay.choice import make_adder
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import Subscriber, subscriber_of
 from quarl_lib.envs import control
@@ -161,7 +162,6 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     import torch
 
     from quarl_lib.actorq.actor.policy import policy_spec
-    from quarl_lib.actorq.replay import reverb as replay  # brings TensorFlow: only where an actor runs
 
     torch.set_num_threads(1)
     seeds = np.random.SeedSequence([config.seed, actor_id, generation, link.resumed_steps])
@@ -196,7 +196,7 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
 
     subscriber = subscriber_of(link, actor_id)
     wait_for_weights(subscriber, link)
-    adder = replay.make_adder(config, link.address(), environment_spec, link.waiting)
+    adder = make_adder(config, link, environment_spec, actor_id)
     timer = StageTimer()
     pull = Puller(spec, engine, subscriber, config.weights_precision)
     pull(timer)
@@ -209,7 +209,7 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
             if ended:
                 callback.after_episode(played, steps)
         link.beat(OBSERVE)
-        adder.flush()
+        adder.flush()  # type: ignore[attr-defined]  # ours and Acme's both have it
     except Stopped:
         pass  # the run ends while the ratio held this actor back
     finally:

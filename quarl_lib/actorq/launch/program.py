@@ -83,6 +83,8 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     readers = config.n_actors + len(watchers)
     weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
     link = Link(directory, config.n_actors, weights)
+    if config.local_replay:
+        link.replay = replay_memory(config)
     saved, bad = checkpoint.newest_good(directory) if config.resume else (None, {})
     for path, wrong in bad.items():
         warnings.warn(f"checkpoint {path}: {wrong}; falling back to the one before", RuntimeWarning, stacklevel=2)
@@ -106,6 +108,15 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
         *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
     )
     return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}", config.update_period, prepare)
+
+
+def replay_memory(config: Config) -> Any:
+    """Return the shared memory of a local replay, a ring for each actor."""
+    from acme import specs
+
+    from quarl_lib.actorq.replay.local import Memory
+
+    return Memory(config, specs.make_environment_spec(control.make(config.task, config.seed)), config.n_actors)
 
 
 def weights_bytes(config: Config) -> int:

@@ -19,6 +19,7 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import checkpoint, d4pg, dqn
 from quarl_lib.actorq.learner.state import State, device_of
 from quarl_lib.actorq.link import BROADCAST, CHECKPOINT, LEARNER_STEP, SAMPLE, Link
+from quarl_lib.actorq.replay.choice import Replay, open_replay
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import publisher_of
@@ -37,8 +38,6 @@ def run(config: Config, link: Link) -> None:
     Raises:
         FloatingPointError: the loss is no longer finite.
     """
-    from quarl_lib.actorq.replay import reverb as replay  # brings TensorFlow: only where a learner runs
-
     torch.set_num_threads(config.learner_threads)
     torch.manual_seed(config.seed)
     spec = specs.make_environment_spec(control.make(config.task, config.seed, flat=config.adder != "acme"))
@@ -48,27 +47,26 @@ def run(config: Config, link: Link) -> None:
         state.restore(checkpoint.read_learner(saved))
         link.set_learner_steps(state.learner_steps)
     spool = checkpoint.spool(link.directory) if config.checkpoint_every or saved is not None else None
-    server = replay.serve(config, spec, spool, checkpoint.replay_of(saved) if saved is not None else None)
+    replay = open_replay(config, link, spec, spool, checkpoint.replay_of(saved) if saved is not None else None)
     try:
-        link.set_address(server.address)
-        learner = Learner(config, link, spec, state, server.address)
-        batches = replay.make_dataset(config, server.address, spec, learner.finished)
+        if replay.address:
+            link.set_address(replay.address)
+        learner = Learner(config, link, spec, state, replay)
+        batches = replay.batches(learner.finished)
         learner.learn(batches)
         batches.close()  # a sampler that still waits would hold the server up
     finally:
         link.set_learner_done()
-        server.stop()
+        replay.stop()
 
 
 class Learner:
     """The loop's state between two steps: what to publish, leave, save and log next."""
 
-    def __init__(
-        self, config: Config, link: Link, spec: specs.EnvironmentSpec, state: State, replay_address: str
-    ) -> None:
+    def __init__(self, config: Config, link: Link, spec: specs.EnvironmentSpec, state: State, replay: Replay) -> None:
         self.config, self.link, self.state = config, link, state
         self.timer = StageTimer()
-        self._address = replay_address
+        self._replay = replay
         self._spec = policy_spec(config, spec)
         self._device = device_of(config)
         self._publisher = publisher_of(link)
@@ -162,13 +160,12 @@ class Learner:
         Raises:
             FloatingPointError: the loss is no longer finite.
         """
-        from quarl_lib.actorq.replay import reverb as replay
-
         link = self.link
         link.beat(CHECKPOINT)
         self.check_finite()
         counters = checkpoint.Counters(link.actor_steps(), self.state.learner_steps, link.wall_time_s())
-        path = checkpoint.write(link.directory, counters, self.state.save(), lambda: replay.checkpoint(self._address))
+        spool = checkpoint.folder(link.directory) / ".replay"
+        path = checkpoint.write(link.directory, counters, self.state.save(), lambda: self._replay.save(spool))
         self.timer.start()
         return path
 
@@ -182,7 +179,7 @@ class Learner:
         }
         if self._metrics:
             metrics = {name: float(value) for name, value in self._metrics.items()}
-            inserted, sampled = self._counts()
+            inserted, sampled = self._replay.counts()
             link.log(
                 "learner",
                 [{**now, **metrics, "inserted": inserted, "sampled": sampled, "changed_share": self._changed}],
@@ -200,11 +197,6 @@ class Learner:
             raise FloatingPointError(
                 f"the learner diverged at step {self.state.learner_steps}: {metrics}; lower the learning rates"
             )
-
-    def _counts(self) -> tuple[int, int]:
-        from quarl_lib.actorq.replay import reverb as replay
-
-        return replay.insert_and_sample_counts(self._address)
 
     def _pack(self, precision: str, version: int) -> memoryview:
         return pack(self._spec, policy_weights(self.state.policy), precision, weights_version=version)

@@ -37,13 +37,17 @@ class TransitionLayout:
     def pack(self, observation, action, reward: float, discount: float, next_observation) -> np.ndarray:
         """Return a new float32 vector [size]."""
         vector = np.empty(self.size, np.float32)
+        self.fill(vector, observation, action, reward, discount, next_observation)
+        return vector
+
+    def fill(self, vector: np.ndarray, observation, action, reward: float, discount: float, next_observation) -> None:
+        """Write a transition into a float32 vector [size]; a part of another size raises ValueError."""
         end = self.observation_size
         vector[:end] = observation
         vector[end : end + self.action_size] = action
         end += self.action_size
         vector[end], vector[end + 1] = reward, discount
         vector[end + 2 :] = next_observation
-        return vector
 
     def unpack(self, vectors: torch.Tensor) -> Batch:
         """Return the parts of vectors [B, size], as views where they stay float32."""
