@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from quarl_lib.sb3.policy import ActingPolicy
 
 SHIPPED_AGENTS = Path(__file__).parent / "agents"
 STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
+CHECKED = 200  # observations on which what code of the user's own does is held against the library
 TIME_FEATURE, ATARI_WRAPPER = "TimeFeatureWrapper", "AtariWrapper"
 
 
@@ -155,14 +156,15 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
         )
     options = archive.settings.get("policy_kwargs")
     scale_images = str((options if isinstance(options, dict) else {}).get("normalize_images", True)) == "True"
+    predict = None
     try:
         policy = policy_from_archive(archive, file.algorithm, action_space).eval()
     except AgentError:
         if not run_pickles:
             raise
-        from quarl_lib.sb3.live import load_by_running_pickles  # imports Stable-Baselines3
+        from quarl_lib.sb3 import live  # imports Stable-Baselines3
 
-        policy = load_by_running_pickles(file.path, file.algorithm, observation_space, action_space)
+        policy, predict = live.load_by_running_pickles(file.path, file.algorithm, observation_space, action_space)
     agent = Agent(
         file.algorithm,
         env_id,
@@ -177,7 +179,12 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
         statistics="none" if normalization is None or statistics is None else statistics.name,
         trained_on=file.env_id if file.env_id != env_id else "",
     )
-    return _checked(agent, action_space)
+    _checked(agent, action_space)
+    if predict is not None:
+        observation_space.seed(0)
+        met = np.stack([np.asarray(observation_space.sample()) for _ in range(CHECKED)])
+        live.check_acts_alike(policy, replace(agent, normalization=None).normalize(met), predict(met))
+    return agent
 
 
 def _check_statistics(normalization: Normalization, space: spaces.Space) -> None:

@@ -57,7 +57,7 @@ def _build(weights: _Weights, declared: Declared, action_space: spaces.Space) ->
         layers = [*_features(weights, f"{network}.", declared), *_mlp(weights, f"{network}.{network}", declared)]
         head = layers[-2]
         if algorithm == "QRDQN":
-            head = _mean_of_quantiles(head, int(action_space.n))  # type: ignore[attr-defined, arg-type]
+            head = mean_of_quantiles(head, int(action_space.n))  # type: ignore[attr-defined, arg-type]
         return ActingPolicy(nn.Sequential(*layers[:-2]), head, "q_values")
     low, high = _bounds(action_space, algorithm)
     features = _features(weights, "actor.", declared)
@@ -142,7 +142,7 @@ def _random_search(weights: _Weights, declared: Declared, action_space: spaces.S
     return ActingPolicy(latent, head, "direct", low=low, high=high)
 
 
-def _mean_of_quantiles(layer: Any, num_actions: int) -> nn.Linear:
+def mean_of_quantiles(layer: Any, num_actions: int) -> nn.Linear:
     """Fold the mean over quantiles [quantiles, actions] into the layer that gives them; summed in double."""
     if layer.out_features % num_actions:
         raise AgentError(f"quantile_net has {layer.out_features} outputs, no multiple of {num_actions} actions")
