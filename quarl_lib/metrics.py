@@ -61,11 +61,11 @@ def equal_variance_kl(action: ArrayLike, other_action: ArrayLike, std: ArrayLike
 
 
 def same_action_rate(actions: ArrayLike, other_actions: ArrayLike) -> float:
-    """Return the share of states in which two policies take the same discrete action."""
+    """Return the share of states in which two policies take the same discrete action, [n] or [n, components]."""
     first, second = np.asarray(actions), np.asarray(other_actions)
     if first.shape != second.shape or not first.size:
         raise ValueError(f"actions of shapes {first.shape} and {second.shape}: give two equal, non-empty ones")
-    return float((first == second).mean())
+    return float((first == second).reshape(len(first), -1).all(axis=1).mean())
 
 
 def _pair(first: ArrayLike, second: ArrayLike) -> tuple[Floats, Floats]:

@@ -7,7 +7,7 @@ import re
 import zipfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -16,14 +16,15 @@ from gymnasium import spaces
 
 from quarl_lib.envs import gym as environments
 from quarl_lib.sb3.archive import AgentError, Normalization, read_archive, read_normalization, read_yaml
-from quarl_lib.sb3.build import policy_from_archive, policy_from_arrays
-from quarl_lib.sb3.declared import ALGORITHMS, check_algorithm, known_algorithm
+from quarl_lib.sb3.arrays import policy_from_arrays
+from quarl_lib.sb3.build import policy_from_archive
+from quarl_lib.sb3.declared import ALGORITHMS, MASKABLE, check_algorithm, known_algorithm
+from quarl_lib.sb3.flat import channels_last, check_observations, gives_masks, is_image, num_choices, vectorized
 from quarl_lib.sb3.folders import AgentFile
 from quarl_lib.sb3.policy import ActingPolicy
 
 SHIPPED_AGENTS = Path(__file__).parent / "agents"
 STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
-CHECKED = 200  # observations on which what code of the user's own does is held against the library
 TIME_FEATURE, ATARI_WRAPPER = "TimeFeatureWrapper", "AtariWrapper"
 
 
@@ -43,10 +44,13 @@ class Agent:
     warning: str = ""
     statistics: str = "none"  # where the observation's statistics come from
     trained_on: str = ""  # the environment's name in training, where today's differs
+    flat: spaces.Space | None = None  # the environment's own observations, where the policy takes them as one vector
+    masked: bool = False  # whether the mask of allowed actions stands in front of them
 
     def make_env(self, seed: int | None = None) -> gymnasium.Env:
         """Make the agent's environment, wrapped as in training; `seed` resets it and seeds its action space."""
         env = environments.make(self.env_id, time_feature=self.time_feature, **self.env_kwargs)
+        env = vectorized(env, self.masked)
         if seed is not None:
             env.reset(seed=seed)
             env.action_space.seed(seed)
@@ -64,18 +68,6 @@ class Agent:
         if self.normalization is not None:
             return self.normalization(observation)
         return observation.astype(np.float32)
-
-
-def is_image(space: spaces.Space) -> bool:
-    """Say whether Stable-Baselines3 takes observations for images: uint8, three axes, all of 0 to 255."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype != np.uint8:
-        return False
-    return bool((space.low == 0).all() and (space.high == 255).all())
-
-
-def channels_last(space: spaces.Space) -> bool:
-    """Say whether Stable-Baselines3 turns an image's axes round: the smallest is the channels, and not in front."""
-    return is_image(space) and int(np.argmin(space.shape or ())) != 0
 
 
 def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
@@ -104,24 +96,32 @@ def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
         raise AgentError(f"{agent_file.path.name} cannot be used: {type(error).__name__}: {error}") from error
 
 
-def _spaces_of(env_id: str, time_feature: bool, env_kwargs: dict[str, Any]) -> tuple[spaces.Space, spaces.Space]:
+class _Task(NamedTuple):
+    """The spaces of an agent's environment, `observations` as the policy takes them, `flat` as in `Agent`."""
+
+    observations: spaces.Space
+    actions: spaces.Space
+    flat: spaces.Space | None
+
+
+def _task_of(env_id: str, time_feature: bool, env_kwargs: dict[str, Any], masked: bool = False) -> _Task:
     try:
         env = environments.make(env_id, time_feature=time_feature, **env_kwargs)
     except environments.EnvironmentMissing as error:
         raise AgentError(str(error)) from error
     except Exception as error:  # third-party constructors fail in ways of their own; one agent is not the study
         raise AgentError(f"{env_id} cannot be made: {type(error).__name__}: {error}") from error
-    observation_space, action_space = env.observation_space, env.action_space
-    env.close()
-    if not isinstance(action_space, spaces.Discrete | spaces.Box):
-        raise AgentError(f"action space {action_space} is neither Discrete nor Box")
-    if not isinstance(observation_space, spaces.Discrete | spaces.Box):
-        raise AgentError(f"observation space {observation_space} is neither Discrete nor Box")
-    if isinstance(observation_space, spaces.Discrete) and observation_space.start != 0:
-        raise AgentError(
-            f"observations are {observation_space}: Stable-Baselines3 counts them from 0; wrap the environment so"
-        )
-    return observation_space, action_space
+    try:
+        original, actions = env.observation_space, env.action_space
+        if not isinstance(actions, spaces.Box) and not num_choices(actions):
+            raise AgentError(f"action space {actions} is none of Discrete, Box, MultiDiscrete [n] and MultiBinary(n)")
+        check_observations(original)
+        if masked and not gives_masks(env):
+            raise AgentError(f"MaskablePPO: {env_id} has no action_masks(), without which the policy acts otherwise")
+        env = vectorized(env, masked)
+        return _Task(env.observation_space, actions, original if env.observation_space is not original else None)
+    finally:
+        env.close()
 
 
 def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
@@ -142,35 +142,38 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
     if (known := known_algorithm(archive.settings)) is not None:
         check_algorithm(*known, file.algorithm)
     env_id, time_feature = environments.current_name(file.env_id), TIME_FEATURE in wrapper
-    observation_space, action_space = _spaces_of(env_id, time_feature, env_kwargs)
+    masked = file.algorithm == MASKABLE
+    task = _task_of(env_id, time_feature, env_kwargs, masked)
     statistics = next((path for name in STATISTICS if (path := beside(name)).exists()), None)
-    normalization = None if statistics is None else read_normalization(statistics)
+    normalization = None if statistics is None else read_normalization(statistics, task.flat)
     if normalization is not None:
-        _check_statistics(normalization, observation_space)
+        if masked:
+            normalization = normalization.behind(sum(num_choices(task.actions)))
+        _check_statistics(normalization, task.observations)
     warnings = []
     if _normalizes_observations(config) and statistics is None:
         warnings.append("trained on normalised observations (config.yml), but vecnormalize.pkl is missing")
-    if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
-        warnings.append(
-            f"actions start at {action_space.start}, and are played counted from 0, as Stable-Baselines3 does"
-        )
+    if np.any(start := getattr(task.actions, "start", 0)):
+        warnings.append(f"actions start at {start}, and are played counted from 0, as Stable-Baselines3 does")
     options = archive.settings.get("policy_kwargs")
     scale_images = str((options if isinstance(options, dict) else {}).get("normalize_images", True)) == "True"
-    predict = None
+    model = None
     try:
-        policy = policy_from_archive(archive, file.algorithm, action_space).eval()
+        policy = policy_from_archive(archive, file.algorithm, task.actions, task.flat).eval()
     except AgentError:
         if not run_pickles:
             raise
         from quarl_lib.sb3 import live  # imports Stable-Baselines3
 
-        policy, predict = live.load_by_running_pickles(file.path, file.algorithm, observation_space, action_space)
+        policy, model = live.load_by_running_pickles(
+            file.path, file.algorithm, task.flat or task.observations, task.actions, task.flat
+        )
     agent = Agent(
         file.algorithm,
         env_id,
         file.name,
         policy,
-        observation_space,
+        task.observations,
         normalization,
         time_feature,
         env_kwargs,
@@ -178,12 +181,12 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
         warning="; ".join(warnings),
         statistics="none" if normalization is None or statistics is None else statistics.name,
         trained_on=file.env_id if file.env_id != env_id else "",
+        flat=task.flat,
+        masked=masked,
     )
-    _checked(agent, action_space)
-    if predict is not None:
-        observation_space.seed(0)
-        met = np.stack([np.asarray(observation_space.sample()) for _ in range(CHECKED)])
-        live.check_acts_alike(policy, replace(agent, normalization=None).normalize(met), predict(met))
+    _checked(agent, task.actions)
+    if model is not None:
+        live.check_acts_alike(replace(agent, normalization=None), model)
     return agent
 
 
@@ -213,15 +216,15 @@ def _load_arrays(file: AgentFile) -> Agent:
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise AgentError(f"{file.path.name}: the arrays cannot be read: {error}") from error
     env_id, time_feature = environments.current_name(file.env_id), bool(description.get("time_feature"))
-    observation_space, action_space = _spaces_of(env_id, time_feature, {})
-    normalization = _array_statistics(arrays, observation_space)
-    policy = policy_from_arrays(arrays, description, action_space).eval()
+    task = _task_of(env_id, time_feature, {})
+    normalization = _array_statistics(arrays, task.observations)
+    policy = policy_from_arrays(arrays, description, task.actions).eval()
     agent = Agent(
-        file.algorithm, env_id, file.name, policy, observation_space, normalization, time_feature,
+        file.algorithm, env_id, file.name, policy, task.observations, normalization, time_feature,
         statistics="none" if normalization is None else "actor.npz",
-        trained_on=file.env_id if file.env_id != env_id else "",
+        trained_on=file.env_id if file.env_id != env_id else "", flat=task.flat,
     )  # fmt: skip
-    return _checked(agent, action_space)
+    return _checked(agent, task.actions)
 
 
 def _array_statistics(arrays: dict[str, np.ndarray], space: spaces.Space) -> Normalization | None:
@@ -249,11 +252,15 @@ def _checked(agent: Agent, action_space: spaces.Space) -> Agent:
         raise AgentError(
             f"the policy does not take {agent.env_id}'s observations of shape {example.shape[1:]}: {error}"
         ) from error
-    discrete = isinstance(action_space, spaces.Discrete)
-    expected = int(action_space.n) if discrete else int(np.prod(action_space.shape))  # type: ignore[attr-defined, arg-type]
+    if (choices := num_choices(action_space)) and agent.policy.kind == "bernoulli":
+        expected = len(choices)
+    else:
+        expected = sum(choices) or int(np.prod(action_space.shape or ()))
     if outputs.shape != (1, expected):
         raise AgentError(f"the policy has {outputs.shape[-1]} outputs, {agent.env_id} takes {expected}")
-    if discrete != agent.policy.discrete:
+    if bool(choices) != agent.policy.discrete or (
+        len(choices) > 1 and agent.policy.kind in ("categorical", "q_values")
+    ):
         raise AgentError(
             f"a {agent.policy.kind} policy does not act in {agent.env_id}, whose actions are {action_space}"
         )

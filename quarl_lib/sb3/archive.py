@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 import yaml
+from gymnasium import spaces
 
 MOST_SETTINGS_BYTES, MOST_WEIGHTS_BYTES = 2**27, 2**31  # what is larger is no agent's
 MOST_INFLATION = 64  # times its stored size; weights hardly compress
@@ -33,15 +34,23 @@ class Archive:
 
 @dataclass(frozen=True)
 class Normalization:
-    """Statistics of the observations a policy was trained on: clip((x - mean) / std)."""
+    """Statistics of the observations a policy was trained on: clip((x - mean) / std), `clip` one for all or each's."""
 
     mean: np.ndarray
     std: np.ndarray
-    clip: float
+    clip: float | np.ndarray
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:
         """Normalise observations [n, ...] in double precision and return float32."""
         return np.clip((observation - self.mean) / self.std, -self.clip, self.clip).astype(np.float32)
+
+    def behind(self, count: int) -> Normalization:
+        """Return the same for vectors that begin with `count` values to be left alone."""
+        clip = np.broadcast_to(self.clip, self.mean.shape)
+        return Normalization(
+            np.append(np.zeros(count), self.mean), np.append(np.ones(count), self.std),
+            np.append(np.full(count, np.inf), clip),
+        )  # fmt: skip
 
 
 def read_archive(path: Path) -> Archive:
@@ -104,8 +113,10 @@ def _weights(stored: bytes, name: str) -> dict[str, torch.Tensor]:
     return {key.replace("_orig_mod.", ""): value.float() for key, value in weights.items()}
 
 
-def read_normalization(path: Path) -> Normalization | None:
+def read_normalization(path: Path, flat: spaces.Space | None = None) -> Normalization | None:
     """Read the observation statistics of a pickled VecNormalize; None where it leaves observations alone.
+
+    Those of a Dict are joined into statistics of the vector that `flat` becomes.
 
     Raises:
         AgentError: the pickle is damaged, or asks for anything but arrays, statistics and spaces.
@@ -115,20 +126,56 @@ def read_normalization(path: Path) -> Normalization | None:
             state = vars(_StatisticsUnpickler(file).load())
         if not state.get("norm_obs", True):
             return None
-        statistics = vars(state["obs_rms"])
-        mean, variance = (np.asarray(statistics[name], np.float64) for name in ("mean", "var"))
+        statistics: Any = state["obs_rms"]
         epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
+        by_key = (
+            {str(key): _moments(value) for key, value in statistics.items()} if isinstance(statistics, dict) else {}
+        )
+        mean, variance = (np.empty(0), np.empty(0)) if isinstance(statistics, dict) else _moments(statistics)
     except AgentError:
         raise
     except Exception as error:  # a damaged pickle raises almost anything
         raise AgentError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(statistics, dict):
+        return _normalization(path.name, mean, variance, epsilon, clip)
+    if not isinstance(flat, spaces.Dict):
+        raise AgentError(f"{path.name} has statistics by key, the environment's observations are no Dict")
+    return _joined(path.name, by_key, flat, epsilon, clip)
+
+
+def _moments(statistics: object) -> tuple[np.ndarray, np.ndarray]:
+    state = vars(statistics)
+    return np.asarray(state["mean"], np.float64), np.asarray(state["var"], np.float64)
+
+
+def _normalization(name: str, mean: np.ndarray, variance: np.ndarray, epsilon: float, clip: float) -> Normalization:
     if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all() and clip > 0):
-        raise AgentError(f"{path.name}: its statistics are not finite or negative; save them anew")
+        raise AgentError(f"{name}: its statistics are not finite or negative; save them anew")
     with np.errstate(all="ignore"):
         std = np.sqrt(variance + epsilon)
     if not (np.isfinite(std).all() and (std > 0).all()):
-        raise AgentError(f"{path.name}: epsilon is {epsilon}: a deviation of 0 leaves nothing to divide by")
+        raise AgentError(f"{name}: epsilon is {epsilon}: a deviation of 0 leaves nothing to divide by")
     return Normalization(mean, std, clip)
+
+
+def _joined(
+    name: str, by_key: dict[str, tuple[np.ndarray, np.ndarray]], flat: spaces.Dict, epsilon: float, clip: float
+) -> Normalization:
+    if unknown := sorted(set(by_key) - set(flat.spaces)):
+        raise AgentError(f"{name} has statistics of {unknown[0]!r}, observations have {', '.join(flat.spaces)}")
+    parts = []
+    for key, space in flat.spaces.items():
+        if key not in by_key:
+            size = spaces.flatdim(space)
+            parts.append((np.zeros(size), np.ones(size), np.full(size, np.inf)))
+            continue
+        part = _normalization(name, *by_key[key], epsilon, clip)
+        if not isinstance(space, spaces.Box) or len(space.shape) > 2 or part.mean.shape != space.shape:
+            raise AgentError(
+                f"{name}: the statistics of {key!r} have shape {part.mean.shape}, which does not fit {space}"
+            )
+        parts.append((part.mean.ravel(), part.std.ravel(), np.full(part.mean.size, clip)))
+    return Normalization(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 class _Stub:

@@ -1,4 +1,4 @@
-"""Rebuild the acting network of an agent from the shapes of its weights: Stable-Baselines3 or the paper's arrays."""
+"""Rebuild the acting network of a Stable-Baselines3 agent from the shapes of its weights."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from torch import Tensor, nn
 from quarl_lib.sb3.archive import AgentError, Archive
 from quarl_lib.sb3.declared import (
     ALGORITHMS,
+    COMBINED,
     DETERMINISTIC,
     FLATTEN,
+    MASKABLE,
     ON_POLICY,
     Declared,
     check_algorithm,
     read_declared,
 )
+from quarl_lib.sb3.flat import Joined, Pieces, num_choices
 from quarl_lib.sb3.policy import ActingPolicy, ConstantSpread, PredictedSpread, StateDependentSpread
 
-__all__ = ["ALGORITHMS", "policy_from_archive", "policy_from_arrays"]
+__all__ = ["ALGORITHMS", "bounds", "linear", "mean_of_quantiles", "policy_from_archive"]
 NATURE_STRIDES = {8: 4, 4: 2, 3: 1}  # kernel size -> stride of NatureCNN (Mnih et al., 2015), in this order
-ARRAY_ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "id": nn.Identity}
-LAYER_NORM_EPSILON = 1e-12  # TensorFlow 1's
 
 
-def policy_from_archive(archive: Archive, algorithm: str, action_space: spaces.Space) -> ActingPolicy:
-    """Rebuild what acts in a Stable-Baselines3 or sb3-contrib agent.
+def policy_from_archive(
+    archive: Archive, algorithm: str, action_space: spaces.Space, flat: spaces.Space | None = None
+) -> ActingPolicy:
+    """Rebuild what acts in a Stable-Baselines3 or sb3-contrib agent; `flat` is the space that comes as one vector.
 
     Raises:
         AgentError: the network is not one that the library builds by itself, or the archive is of another algorithm;
@@ -39,7 +42,12 @@ def policy_from_archive(archive: Archive, algorithm: str, action_space: spaces.S
     """
     declared = read_declared(archive.settings)
     check_algorithm(declared.algorithm, declared.policy_class, algorithm)
-    weights = _Weights(archive.weights)
+    weights = _Weights(archive.weights, flat)
+    if (declared.extractor == COMBINED) != isinstance(flat, spaces.Dict):
+        raise AgentError(
+            f"the archive's features extractor, {declared.extractor}, does not take the environment's observations: "
+            + ("they are a Dict" if isinstance(flat, spaces.Dict) else "they are no Dict")
+        )
     policy = _build(weights, declared, action_space)
     weights.check_all_read(declared)
     return policy
@@ -59,7 +67,7 @@ def _build(weights: _Weights, declared: Declared, action_space: spaces.Space) ->
         if algorithm == "QRDQN":
             head = mean_of_quantiles(head, int(action_space.n))  # type: ignore[attr-defined, arg-type]
         return ActingPolicy(nn.Sequential(*layers[:-2]), head, "q_values")
-    low, high = _bounds(action_space, algorithm)
+    low, high = bounds(action_space, algorithm)
     features = _features(weights, "actor.", declared)
     if algorithm in DETERMINISTIC:
         layers = [*features, *_mlp(weights, "actor.mu", declared)]
@@ -80,54 +88,33 @@ def _build(weights: _Weights, declared: Declared, action_space: spaces.Space) ->
     return ActingPolicy(latent, mean, "gaussian", spread=spread, low=low, high=high, squash=True)
 
 
-def policy_from_arrays(
-    arrays: Mapping[str, np.ndarray], description: Mapping[str, Any], action_space: spaces.Space
-) -> ActingPolicy:
-    """Rebuild an actor stored as plain arrays `W{i}` [out, in], `b{i}`, `ln_*`, `log_std`.
-
-    Raises:
-        AgentError: an array or a field is missing or unknown.
-    """
-    try:
-        layers: list[nn.Module] = []
-        for index, name in enumerate(description["acts"]):
-            layers.append(_linear(torch.from_numpy(arrays[f"W{index}"]), torch.from_numpy(arrays[f"b{index}"])))
-            if f"ln_gamma{index}" in arrays:
-                layers.append(_layer_norm(arrays[f"ln_gamma{index}"], arrays[f"ln_beta{index}"]))
-            layers.append(ARRAY_ACTIVATIONS[name]())
-        kind = description["kind"]
-        latent, head = nn.Sequential(*layers[:-2]), layers[-2]
-        if kind == "cat":
-            return ActingPolicy(latent, head, "categorical")
-        if kind == "q":
-            return ActingPolicy(latent, head, "q_values")
-        low, high = _bounds(action_space, f"kind {kind}")
-        if kind == "gauss":
-            spread = ConstantSpread(torch.from_numpy(arrays["log_std"]))
-            return ActingPolicy(latent, head, "gaussian", spread=spread, low=low, high=high)
-        if kind == "tanh":
-            return ActingPolicy(latent, nn.Sequential(head, layers[-1]), "deterministic", low=low, high=high)
-    except KeyError as error:
-        raise AgentError(f"the arrays lack {error}, or it is unknown") from error
-    raise AgentError(f"kind {kind!r} is none of cat, q, gauss, tanh")
-
-
 def _on_policy(weights: _Weights, declared: Declared, action_space: spaces.Space) -> ActingPolicy:
     prefix = "pi_" if any(name.startswith("pi_features_extractor.") for name in weights) else ""
     shared = _mlp(weights, "mlp_extractor.shared_net", declared, optional=True)  # before version 1.8
     own = _mlp(weights, "mlp_extractor.policy_net", declared, optional=True)
     latent = nn.Sequential(*_features(weights, prefix, declared), *shared, *own)
     head = _layer(weights, "action_net")
-    if isinstance(action_space, spaces.Discrete):
+    if num_choices(action_space):
         if "log_std" in weights:
             raise AgentError(f"a Gaussian policy (it has log_std) does not act where actions are {action_space}")
-        return ActingPolicy(latent, head, "categorical")
+        return of_indices(latent, head, action_space, masked=declared.algorithm == MASKABLE)
     squash = declared.squash_output and declared.use_sde
-    low, high = _bounds(action_space, declared.algorithm, finite=squash)
+    low, high = bounds(action_space, declared.algorithm, finite=squash)
     log_std = weights["log_std"]
     gsde = declared.use_sde
     spread = StateDependentSpread(log_std, len(low), declared.use_expln) if gsde else ConstantSpread(log_std)
     return ActingPolicy(latent, head, "gaussian", spread=spread, low=low, high=high, squash=squash)
+
+
+def of_indices(latent: nn.Module, head: nn.Module, action_space: spaces.Space, masked: bool) -> ActingPolicy:
+    """Return a policy whose actions are one index or several."""
+    choices = num_choices(action_space)
+    if isinstance(action_space, spaces.MultiBinary) and not masked:  # masks are of two logits a component
+        return ActingPolicy(latent, head, "bernoulli")
+    num_masked = sum(choices) if masked else 0
+    if isinstance(action_space, spaces.Discrete):
+        return ActingPolicy(latent, head, "categorical", num_masked=num_masked)
+    return ActingPolicy(latent, head, "multi_categorical", choices=choices, num_masked=num_masked)
 
 
 def _random_search(weights: _Weights, declared: Declared, action_space: spaces.Space) -> ActingPolicy:
@@ -136,18 +123,18 @@ def _random_search(weights: _Weights, declared: Declared, action_space: spaces.S
     latent, head = nn.Sequential(*layers[:-2]), layers[-2]
     if isinstance(action_space, spaces.Discrete):
         return ActingPolicy(latent, head, "q_values")
-    low, high = _bounds(action_space, "ARS", finite=declared.squash_output)
+    low, high = bounds(action_space, "ARS", finite=declared.squash_output)
     if declared.squash_output:
         return ActingPolicy(latent, nn.Sequential(head, nn.Tanh()), "deterministic", low=low, high=high)
     return ActingPolicy(latent, head, "direct", low=low, high=high)
 
 
 def mean_of_quantiles(layer: Any, num_actions: int) -> nn.Linear:
-    """Fold the mean over quantiles [quantiles, actions] into the layer that gives them; summed in double."""
+    """Fold QRDQN's mean over quantiles [quantiles, actions] into the layer that gives them; summed in double."""
     if layer.out_features % num_actions:
         raise AgentError(f"quantile_net has {layer.out_features} outputs, no multiple of {num_actions} actions")
     weight = layer.weight.double().reshape(-1, num_actions, layer.in_features).mean(0).float()
-    return _linear(weight, layer.bias.double().reshape(-1, num_actions).mean(0).float())
+    return linear(weight, layer.bias.double().reshape(-1, num_actions).mean(0).float())
 
 
 class _Weights(dict[str, Tensor]):
@@ -157,8 +144,9 @@ class _Weights(dict[str, Tensor]):
     IDLE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "critic", "actor_target.",
             "q_net_target.", "quantile_net_target.")  # fmt: skip
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], flat: spaces.Space | None = None) -> None:
         super().__init__(weights)
+        self.flat = flat
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Tensor:
@@ -191,7 +179,8 @@ def _expect(action_space: spaces.Space, kind: type[spaces.Space], algorithm: str
         raise AgentError(f"{algorithm} takes {kind.__name__} actions, the environment's are {action_space}")
 
 
-def _bounds(action_space: spaces.Space, algorithm: str, finite: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def bounds(action_space: spaces.Space, algorithm: str, finite: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Return the flat bounds of a Box; raise AgentError where it is none, or they are not finite and must be."""
     _expect(action_space, spaces.Box, algorithm)
     low, high = action_space.low.reshape(-1), action_space.high.reshape(-1)  # type: ignore[attr-defined]
     if finite and not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -200,10 +189,25 @@ def _bounds(action_space: spaces.Space, algorithm: str, finite: bool = True) -> 
 
 
 def _features(weights: _Weights, prefix: str, declared: Declared) -> list[nn.Module]:
-    """Return the layers before the MLP: flattening, or the convolutions and the linear layer of NatureCNN."""
-    start = f"{prefix}features_extractor."
+    """Return the layers before the MLP: flattening, NatureCNN, or for a Dict one of the two for each key."""
+    start, flat = f"{prefix}features_extractor.", weights.flat
+    if isinstance(flat, spaces.Dict):
+        names = {key: f"{start}extractors.{key}." for key in flat.spaces}
+        with_images = {key for key, name in names.items() if f"{name}cnn.0.weight" in weights}
+        if not with_images:
+            return [nn.Flatten()]
+        layers = {
+            key: nn.Sequential(*_nature_cnn(weights, name)) if key in with_images else nn.Flatten()
+            for key, name in names.items()
+        }
+        return [Pieces(flat, declared.normalize_images), Joined(layers)]
+    taken_apart = [Pieces(flat, declared.normalize_images)] if flat is not None and len(flat.shape or ()) > 1 else []
     if declared.extractor == FLATTEN:
-        return [nn.Flatten()]  # weights of an extractor beside it are found by `check_all_read`
+        return [*taken_apart, nn.Flatten()]  # weights of an extractor beside it are found by `check_all_read`
+    return [*taken_apart, *_nature_cnn(weights, start)]
+
+
+def _nature_cnn(weights: _Weights, start: str) -> list[nn.Module]:
     indices = _indices(weights, f"{start}cnn")
     kernels = [weights[f"{start}cnn.{index}.weight"].shape[-1:].numel() for index in indices]
     if kernels != list(NATURE_STRIDES):
@@ -238,11 +242,12 @@ def _layer(weights: _Weights, name: str) -> nn.Linear:
     if weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
         shapes = f"{tuple(weight.shape)}" + ("" if bias is None else f" with a bias of {tuple(bias.shape)}")
         raise AgentError(f"{name} is no linear layer: its weight is {shapes}")
-    return _linear(weight, bias)
+    return linear(weight, bias)
 
 
 # Built without their random initial values, so that loading an agent draws nothing from torch's generator.
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a linear layer of weights [out, in], which does not learn."""
     layer = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], bias=bias is not None)
     return _filled(layer, weight, bias)
 
@@ -250,11 +255,6 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 def _conv2d(weight: Tensor, bias: Tensor, stride: int) -> nn.Conv2d:
     size = tuple(weight.shape[2:])
     return _filled(nn.utils.skip_init(nn.Conv2d, weight.shape[1], weight.shape[0], size, stride=stride), weight, bias)
-
-
-def _layer_norm(gamma: np.ndarray, beta: np.ndarray) -> nn.LayerNorm:
-    layer = nn.LayerNorm(len(gamma), eps=LAYER_NORM_EPSILON)
-    return _filled(layer, torch.from_numpy(gamma), torch.from_numpy(beta))
 
 
 def _filled(layer: Any, weight: Tensor, bias: Tensor | None) -> Any:

@@ -16,25 +16,33 @@ from torch import nn
 
 from quarl_lib.sb3.archive import AgentError
 
-ON_POLICY = ("A2C", "PPO", "TRPO")
+MASKABLE = "MASKABLEPPO"
+ON_POLICY = ("A2C", "PPO", "TRPO", MASKABLE)
 DETERMINISTIC = ("DDPG", "TD3")
 SQUASHED = ("SAC", "TQC")
 ALGORITHMS = (*ON_POLICY, "DQN", "QRDQN", *DETERMINISTIC, *SQUASHED, "ARS")
 REMEDY = "where you trust the file, run_pickles lets Stable-Baselines3 load it"
-FLATTEN, NATURE_CNN = "FlattenExtractor", "NatureCNN"
+FLATTEN, NATURE_CNN, COMBINED = "FlattenExtractor", "NatureCNN", "CombinedExtractor"
 
 _SB3, _CONTRIB = "stable_baselines3", "sb3_contrib"
 # Module of the policy class -> its classes that need no code of their own, and the extractor that each has by default.
 _POLICIES: dict[str, dict[str, str]] = {
-    f"{_SB3}.common.policies": {"ActorCriticPolicy": FLATTEN, "ActorCriticCnnPolicy": NATURE_CNN},
-    f"{_SB3}.dqn.policies": {"DQNPolicy": FLATTEN, "CnnPolicy": NATURE_CNN},
-    f"{_SB3}.td3.policies": {"TD3Policy": FLATTEN, "CnnPolicy": NATURE_CNN},
-    f"{_SB3}.sac.policies": {"SACPolicy": FLATTEN, "CnnPolicy": NATURE_CNN},
-    f"{_CONTRIB}.tqc.policies": {"TQCPolicy": FLATTEN, "CnnPolicy": NATURE_CNN},
-    f"{_CONTRIB}.qrdqn.policies": {"QRDQNPolicy": FLATTEN, "CnnPolicy": NATURE_CNN},
+    f"{_SB3}.common.policies": {
+        "ActorCriticPolicy": FLATTEN, "ActorCriticCnnPolicy": NATURE_CNN, "MultiInputActorCriticPolicy": COMBINED,
+    },
+    f"{_CONTRIB}.common.maskable.policies": {
+        "MaskableActorCriticPolicy": FLATTEN, "MaskableActorCriticCnnPolicy": NATURE_CNN,
+        "MaskableMultiInputActorCriticPolicy": COMBINED,
+    },
+    **{
+        f"{library}.{name.lower()}.policies": {
+            f"{name}Policy": FLATTEN, "CnnPolicy": NATURE_CNN, "MultiInputPolicy": COMBINED,
+        }
+        for library, name in ((_SB3, "DQN"), (_SB3, "TD3"), (_SB3, "SAC"), (_CONTRIB, "TQC"), (_CONTRIB, "QRDQN"))
+    },
     f"{_CONTRIB}.ars.policies": {"ARSPolicy": FLATTEN, "ARSLinearPolicy": FLATTEN},
-}
-_EXTRACTORS = {f"<class '{_SB3}.common.torch_layers.{name}'>": name for name in (FLATTEN, NATURE_CNN)}
+}  # fmt: skip
+_EXTRACTORS = {f"<class '{_SB3}.common.torch_layers.{name}'>": name for name in (FLATTEN, NATURE_CNN, COMBINED)}
 _ACTIVATIONS = {
     **{f"<class 'torch.nn.modules.activation.{name}'>": getattr(nn, name) for name in (
         "Tanh", "ReLU", "ELU", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Softplus", "Mish", "CELU", "SELU",
@@ -83,8 +91,8 @@ def read_declared(settings: Mapping[str, Any]) -> Declared:
         extractor = _POLICIES[module][name]
     if not extractor:
         raise AgentError(
-            f"features extractor {options['features_extractor_class']} is not one of {FLATTEN}, {NATURE_CNN} of "
-            f"Stable-Baselines3; {REMEDY}"
+            f"features extractor {options['features_extractor_class']} is not one of {FLATTEN}, {NATURE_CNN}, "
+            f"{COMBINED} of Stable-Baselines3; {REMEDY}"
         )
     return Declared(
         algorithm=algorithm,
@@ -155,6 +163,8 @@ def _algorithm(settings: Mapping[str, Any], module: str) -> str:
         if "cg_max_steps" in settings:
             return "TRPO"
         return "PPO" if "clip_range" in settings else "A2C"
+    if module == f"{_CONTRIB}.common.maskable.policies":
+        return MASKABLE
     if module == f"{_SB3}.td3.policies":
         return "DDPG" if settings.get("policy_delay") in (1, "1") else "TD3"
     return module.split(".")[1].upper()

@@ -49,7 +49,7 @@ def _row(file: AgentFile) -> dict[str, Any]:
     return row | {
         "env_id": agent.env_id,
         "trained_on": agent.trained_on or agent.env_id,
-        "observation_space": str(agent.observation_space),
+        "observation_space": str(agent.flat or agent.observation_space),
         "action_space": action_space,
         "normalization": agent.statistics,
         "parameters": sum(math.prod(weight.shape) for weight in agent.policy.parameters()),

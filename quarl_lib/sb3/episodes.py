@@ -60,13 +60,18 @@ def rollout(agent: Agent, policy: Acting, steps: int, seed: int) -> np.ndarray:
         observation, _ = env.reset(seed=seed)
         while len(met) < steps:
             met.append(agent.normalize(np.asarray(observation)[None]))
-            observation, _, terminated, truncated, _ = env.step(policy.act(met[-1])[0])
+            observation, _, terminated, truncated, _ = env.step(_shaped(policy.act(met[-1])[0], env))
             if terminated or truncated:
                 seed += 1
                 observation, _ = env.reset(seed=seed)
     finally:
         env.close()
     return np.concatenate(met)
+
+
+def _shaped(action: np.ndarray, env: gymnasium.Env) -> np.ndarray:
+    """Return a policy's flat action in the shape of the environment's."""
+    return action.reshape(shape) if len(shape := env.action_space.shape or ()) > 1 else action
 
 
 class _Lanes:
@@ -84,7 +89,9 @@ class _Lanes:
         """Step every lane that still plays and say whether an episode ended."""
         ended = False
         for lane in tuple(self.active):
-            observation, reward, terminated, truncated, _ = self._envs[lane].step(actions[lane])
+            observation, reward, terminated, truncated, _ = self._envs[lane].step(
+                _shaped(actions[lane], self._envs[lane])
+            )
             self._returns[lane] += float(reward)
             self._lengths[lane] += 1
             if terminated or truncated:

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Kind = Literal["categorical", "q_values", "gaussian", "deterministic", "direct"]
+Kind = Literal["categorical", "multi_categorical", "bernoulli", "q_values", "gaussian", "deterministic", "direct"]
+INDICES = ("categorical", "multi_categorical", "bernoulli", "q_values")
+MASKED = -1e8  # the logit of an action that is not allowed, as in sb3-contrib
 SDE_EPSILON = 1e-6  # Stable-Baselines3 adds it to the variance of gSDE
 
 
@@ -19,10 +21,12 @@ class ActingPolicy(nn.Module):
         latent: from the normalised observation to the last hidden layer.
         head: from there to the outputs.
         kind: what the outputs are; Gaussian means, Q values and direct actions (clipped like means) are unbounded,
-            deterministic actions lie in [-1, 1].
+            deterministic actions lie in [-1, 1], a Bernoulli's logit is one a component.
         spread: from the last hidden layer to the standard deviation; only for Gaussian policies.
         low, high: bounds of a continuous action space, [k].
         squash: whether a Gaussian action passes through tanh and is scaled to the bounds (SAC), or clipped (A2C, PPO).
+        choices: how many of the outputs belong to each component of a multi-categorical action.
+        num_masked: how many values in front of an observation say which outputs are allowed (1) or not (0); 0 or all.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class ActingPolicy(nn.Module):
         low: np.ndarray | None = None,
         high: np.ndarray | None = None,
         squash: bool = False,
+        choices: tuple[int, ...] = (),
+        num_masked: int = 0,
     ) -> None:
         super().__init__()
         if kind not in get_args(Kind):
@@ -43,8 +49,10 @@ class ActingPolicy(nn.Module):
             raise ValueError(f"kind={kind!r}: a Gaussian policy has a spread, and no other")
         self.latent, self.head, self.spread = latent, head, spread
         self.kind: Kind = kind
-        self.squash = squash
-        self.discrete = kind in ("categorical", "q_values")
+        self.squash, self.choices, self.num_masked = squash, choices, num_masked
+        self.discrete = kind in INDICES
+        if (kind == "multi_categorical") != bool(choices):
+            raise ValueError(f"choices={choices}: a multi-categorical policy has them, kind={kind!r} or not")
         if not self.discrete:
             scaled = squash or kind == "deterministic"  # what only clips needs no finite bounds
             if low is None or high is None or (scaled and not (np.isfinite(low).all() and np.isfinite(high).all())):
@@ -53,7 +61,18 @@ class ActingPolicy(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Map normalised observations [n, ...] to logits, Q values, means or actions [n, k]."""
-        return self.head(self.latent(observation))
+        if not self.num_masked:
+            return self.head(self.latent(observation))
+        mask, observation = observation[:, : self.num_masked], observation[:, self.num_masked :]
+        return torch.where(mask > 0, self.head(self.latent(observation)), MASKED)
+
+    def categories(self, outputs: np.ndarray) -> list[np.ndarray]:
+        """Return the logits of each index that is chosen apart from the others, from outputs [n, k]: [n, choices]."""
+        if self.kind == "bernoulli":
+            return [np.stack([np.zeros_like(logit), logit], axis=-1) for logit in np.moveaxis(outputs, -1, 0)]
+        if self.kind == "multi_categorical":
+            return np.split(outputs, np.cumsum(self.choices)[:-1], axis=-1)
+        return [outputs]
 
     def std(self, observation: Tensor) -> Tensor:
         """Return the standard deviation of a Gaussian policy for observations [n, ...], as [n, k].
@@ -66,10 +85,12 @@ class ActingPolicy(nn.Module):
         return self.spread(self.latent(observation))
 
     def actions(self, outputs: Tensor | np.ndarray) -> np.ndarray:
-        """Turn outputs [n, k] into the environment's deterministic actions: int64 [n], or float32 [n, k] in bounds."""
+        """Turn outputs [n, k] into the environment's deterministic actions: int64 [n] or [n, c], or float32 [n, k]."""
         values = outputs.detach().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
         if self.discrete:
-            return values.argmax(axis=-1)  # the first of equals, whatever the batch size
+            # The first of equals, whatever the batch size.
+            chosen = [logits.argmax(axis=-1) for logits in self.categories(values)]
+            return np.stack(chosen, axis=-1) if self.kind in ("bernoulli", "multi_categorical") else chosen[0]
         if self.kind in ("gaussian", "direct") and not self.squash:
             return np.clip(values, self.low, self.high)
         if self.squash:

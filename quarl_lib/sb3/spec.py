@@ -10,9 +10,10 @@ from torch import nn
 from quarl_lib.inference.engines import Engine
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.spec import Head, PolicySpec, Weights
-from quarl_lib.sb3.agents import Agent, channels_last, is_image
+from quarl_lib.sb3.agents import Agent
 from quarl_lib.sb3.archive import Normalization
 from quarl_lib.sb3.episodes import evaluate
+from quarl_lib.sb3.flat import Pieces, channels_last, is_image
 from quarl_lib.sb3.policy import ActingPolicy
 
 MOST_DEVIATIONS = 50.0  # between zero and a mean: float32 then errs by 3e-6 deviations
@@ -26,6 +27,14 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
     """
     if isinstance(agent.observation_space, spaces.Discrete):
         raise ValueError(f"{agent.name}: observations are indices, engines take vectors or images")
+    if agent.masked:
+        raise ValueError(f"{agent.name}: actions are masked, engines take observations alone")
+    if agent.policy.kind in ("multi_categorical", "bernoulli"):
+        raise ValueError(f"{agent.name}: a {agent.policy.kind} policy chooses several indices, engines choose one")
+    if any(isinstance(module, Pieces) for module in agent.policy.modules()):
+        raise ValueError(
+            f"{agent.name}: images among other observations ({agent.flat}), engines take vectors or images"
+        )
     shape = agent.observation_space.shape or ()
     image_shape = None
     if len(shape) > 1:
@@ -47,7 +56,7 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
         image_shape=image_shape,
         observation_mean=None if statistics is None else statistics.mean,
         observation_inverse_std=None if statistics is None else 1.0 / statistics.std,
-        observation_clip=float("inf") if statistics is None else statistics.clip,
+        observation_clip=float("inf") if statistics is None else _one_clip(agent.name, statistics),
     )
 
 
@@ -60,6 +69,13 @@ def _check_float32(name: str, statistics: Normalization) -> None:
             f"{name}: feature {worst} has a mean of {statistics.mean.flat[worst]:.3g} and a deviation of "
             f"{statistics.std.flat[worst]:.3g}: engines subtract in float32, which is too coarse for that"
         )
+
+
+def _one_clip(name: str, statistics: Normalization) -> float:
+    clips = np.unique(statistics.clip)
+    if len(clips) > 1:
+        raise ValueError(f"{name}: some observations are normalised and clipped, others are not; engines clip all")
+    return float(clips[0])
 
 
 def _head(policy: ActingPolicy) -> Head:

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from quarl_lib.envs import gym as environments
 from quarl_lib.quantization.qat import QATConfig
 from quarl_lib.sb3.agents import Agent, AgentFile, load_agent
-from quarl_lib.sb3.archive import read_archive
+from quarl_lib.sb3.archive import AgentError, read_archive
 from quarl_lib.sb3.build import ON_POLICY
 from quarl_lib.sb3.keep_best import KeepBest
 from quarl_lib.sb3.qat_policies import QuantDelay
@@ -55,6 +55,8 @@ def fine_tune(
         raise ValueError(f"{agent.name} lies as plain arrays without a critic: give a Stable-Baselines3 archive")
     config = precision if isinstance(precision, QATConfig) else QATConfig.for_engine(precision)
     loaded = load_agent(agent)
+    if loaded.flat is not None:
+        raise AgentError(f"{agent.name}: observations are {loaded.flat}: what trains on are policies of one array")
     settings = dict(hyperparameters or {})
     own_env = env is None or isinstance(env, str)
     vec_env = training_env(loaded, env, int(settings.pop("n_envs", _n_envs(agent))), seed)
@@ -95,7 +97,7 @@ def training_env(agent: Agent, env: str | Env | VecEnv | None, n_envs: int = 1, 
     vec_env.seed(seed)
     if agent.normalization is None or isinstance(vec_env, VecNormalize):
         return vec_env
-    wrapped = VecNormalize(vec_env, clip_obs=agent.normalization.clip)
+    wrapped = VecNormalize(vec_env, clip_obs=float(agent.normalization.clip))
     statistics: Any = wrapped.obs_rms
     statistics.mean = np.array(agent.normalization.mean, np.float64)
     statistics.var = np.array(agent.normalization.std, np.float64) ** 2 - wrapped.epsilon

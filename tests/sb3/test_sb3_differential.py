@@ -17,10 +17,14 @@ from torch import nn
 
 from quarl_lib.inference.engines import BACKENDS, make_engine, unsupported
 from quarl_lib.inference.pack import pack
-from quarl_lib.sb3 import Agent, AgentError, AgentFile, load_agent
+from quarl_lib.sb3 import Agent, AgentError, AgentFile, load_agent, rollout
+from quarl_lib.sb3.flat import num_choices
 from quarl_lib.sb3.spec import agent_spec
 
 contrib = pytest.importorskip("sb3_contrib")
+
+
+STATES = 200
 
 
 class Tanh(nn.Tanh):
@@ -46,12 +50,19 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "float-image": spaces.Box(0, 1, (3, 36, 36), np.float32),
     "discrete": spaces.Discrete(6),
     "dict": spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Box(-1, 1, (2,), np.float32)}),
-}
+    "dict-mixed": spaces.Dict({"i": spaces.Discrete(3), "h": spaces.Box(0, 255, (36, 36, 3), np.uint8),
+                               "b": spaces.Box(0, 9, (2, 2), np.uint8), "m": spaces.MultiBinary(2)}),
+    "multi-discrete": spaces.MultiDiscrete([3, 5]),
+    "multi-binary": spaces.MultiBinary(4),
+    "grid": spaces.Box(-1, 1, (2, 3), np.float32),
+}  # fmt: skip
 ACTIONS: dict[str, spaces.Space] = {
     "discrete": spaces.Discrete(4),
     "start": spaces.Discrete(4, start=2),
     "box": spaces.Box(np.array([-2, 0], np.float32), np.array([1, 5], np.float32)),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    "half-bounded": spaces.Box(np.array([0, -1], np.float32), np.array([np.inf, 1], np.float32)),
+    "box-2d": spaces.Box(-2, 3, (2, 2), np.float32),
     "multi-discrete": spaces.MultiDiscrete([3, 4]),
     "multi-binary": spaces.MultiBinary(3),
 }
@@ -88,7 +99,8 @@ class Toy(gymnasium.Env):
         return self.observation_space.sample(), 1.0, self._left == 0, False, {}
 
     def action_masks(self) -> np.ndarray:
-        return np.ones(4, bool)
+        size = sum(num_choices(self.action_space))
+        return np.arange(size) % 3 != self._left % 3
 
 
 for observations, actions in itertools.product(OBSERVATIONS, ACTIONS):
@@ -105,13 +117,14 @@ def cells() -> list[tuple[str, str, str, str]]:
     for algorithm in ALGORITHMS:
         takes = (
             {"discrete", "start"} if algorithm in DISCRETE_ONLY
-            else {"box"} if algorithm in BOX_ONLY
-            else {"discrete", "box", "unbounded"} if algorithm == "ARS"
+            else {"box", "box-2d"} if algorithm in BOX_ONLY
+            else {"discrete", "box", "unbounded", "half-bounded", "box-2d"} if algorithm == "ARS"
             else {"discrete", "start", "multi-discrete", "multi-binary"} if algorithm == "MaskablePPO"
             else set(ACTIONS)
         )  # fmt: skip
         first = "box" if algorithm in BOX_ONLY else "discrete"
         grid += [(algorithm, "vector", actions, "default") for actions in ACTIONS if actions in takes]
+        grid += [(algorithm, "dict", actions, "relu") for actions in ACTIONS if actions in takes]
         if algorithm not in ("RecurrentPPO",):
             grid += [(algorithm, o, first, "default") for o in OBSERVATIONS if o != "vector"]
             grid += [(algorithm, "vector", first, name) for name in OPTIONS if name != "default"]
@@ -157,7 +170,7 @@ def outcome(cell: tuple[str, str, str, str], tmp_path: Path) -> str:
     env = gymnasium.make(env_id, disable_env_checker=True)
     try:
         # The library trains on neither any more: archives that say so are older, or were edited.
-        trained_on = {"start": "discrete", "unbounded": "box"}.get(actions, actions)
+        trained_on = {"start": "discrete", "unbounded": "box", "half-bounded": "box"}.get(actions, actions)
         made = gymnasium.make(f"Toy_{observations}_{trained_on}-v0", disable_env_checker=True)
         model = make_model(algorithm, made, dict(OPTIONS[option]))
         model.learn(16)
@@ -181,11 +194,22 @@ def outcome(cell: tuple[str, str, str, str], tmp_path: Path) -> str:
     if reason:
         assert len(reason) > 20
         return f"refused: {reason}"
-    met = observed(env.observation_space, 40 if "image" in observations or "w" in observations else 200)
-    expected = model.predict(met, deterministic=True)[0]
-    actual = agent.policy.act(agent.normalize(met))
-    assert same(actual, expected, agent, met), (cell, np.abs(actual - expected).max())
-    play_engines(agent, met, expected, cell)
+    met = observed(env.observation_space, STATES)
+    options = {}
+    seen = met
+    if agent.flat is not None:
+        each = [
+            {key: values[i] for key, values in met.items()} if isinstance(met, dict) else met[i] for i in range(STATES)
+        ]
+        seen = np.stack([np.asarray(spaces.flatten(agent.flat, one)) for one in each])
+    if agent.masked:
+        masks = np.random.default_rng(0).integers(0, 2, (STATES, agent.policy.num_masked)).astype(np.int8)
+        seen, options = np.concatenate([masks, seen], axis=1), {"action_masks": masks}
+    expected = model.predict(met, deterministic=True, **options)[0]
+    actual = agent.policy.act(agent.normalize(seen))
+    assert same(actual, expected, agent, seen), (cell, np.abs(actual - expected).max())
+    assert len(rollout(agent, agent.policy, 6, 0)) == 6  # in the environment itself
+    play_engines(agent, seen, expected, cell)
     return "played"
 
 
@@ -194,8 +218,13 @@ def same(actual: Any, expected: np.ndarray, agent: Agent, met: np.ndarray) -> bo
     if not agent.policy.discrete:
         return bool(np.allclose(actual.reshape(expected.shape), expected, atol=1e-5, rtol=1e-5))
     with torch.no_grad():
-        outputs = np.sort(agent.policy(torch.from_numpy(agent.normalize(met))).numpy(), axis=1)
-    clear = outputs[:, -1] - outputs[:, -2] > 1e-4 * np.abs(outputs).max()
+        outputs = agent.policy(torch.from_numpy(agent.normalize(met))).numpy()
+    best = [np.sort(logits, axis=-1)[:, -2:] for logits in agent.policy.categories(outputs)]
+    gaps = np.stack([two[:, 1] - two[:, 0] for two in best], axis=-1).reshape(expected.shape)
+    allowed = np.abs(outputs[outputs > -1e7]).max()
+    clear = gaps > 1e-4 * allowed
+    if agent.masked:
+        return bool((actual == expected)[clear].all())  # where all or none is masked, the first of equals
     return bool((actual == expected)[clear].all()) and bool(clear.mean() > 0.9)
 
 
@@ -218,7 +247,9 @@ FAST = [
     ("DQN", "vector", "start", "default"), ("SAC", "vector", "box", "linear"), ("TD3", "vector", "box", "default"),
     ("TQC", "vector", "box", "default"), ("QRDQN", "vector", "discrete", "default"),
     ("ARS", "vector", "box", "default"), ("TRPO", "vector", "box", "default"),
-    ("RecurrentPPO", "vector", "discrete", "default"),
+    ("RecurrentPPO", "vector", "discrete", "default"), ("PPO", "dict", "multi-discrete", "relu"),
+    ("A2C", "vector", "multi-binary", "default"), ("MaskablePPO", "dict", "multi-binary", "relu"),
+    ("SAC", "dict-mixed", "box", "default"), ("A2C", "vector", "box-2d", "default"),
 ]  # fmt: skip
 MUST_PLAY = {cell for cell in FAST if cell[0] != "RecurrentPPO" and not cell[3].startswith("own")}
 

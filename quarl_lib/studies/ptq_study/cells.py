@@ -129,10 +129,10 @@ def compare(policy: ActingPolicy, other: ActingPolicy, states: torch.Tensor, std
     """
     outputs, others = in_batches(policy, states), in_batches(other, states)
     first, second = outputs.numpy(), others.numpy()
-    if policy.kind == "categorical":
-        kind, kl = "categorical", metrics.categorical_kl(first, second)
-    elif policy.kind == "q_values":
-        kind, kl = "softmax(Q)", metrics.categorical_kl(first, second)
+    if policy.discrete:  # indices chosen apart from one another: their divergences add up
+        kind = {"q_values": "softmax(Q)", "multi_categorical": "categorical"}.get(policy.kind, policy.kind)
+        pairs = zip(policy.categories(first), policy.categories(second), strict=True)
+        kl = np.sum([metrics.categorical_kl(*pair) for pair in pairs], axis=0)
     elif policy.kind == "gaussian":
         stds = in_batches(policy.std, states).numpy(), in_batches(other.std, states).numpy()
         kind, kl = "gaussian", metrics.gaussian_kl(first, stds[0], second, stds[1]).sum(axis=-1)
