@@ -84,7 +84,10 @@ def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
             f"{agent_file.algorithm}: recurrent policies are not supported, their actions depend on the past"
         )
     if agent_file.algorithm not in ALGORITHMS:
-        raise AgentError(f"algorithm {agent_file.algorithm} is none of {', '.join(ALGORITHMS)}")
+        raise AgentError(
+            f"algorithm {agent_file.algorithm} is none of {', '.join(ALGORITHMS)}; name the folders "
+            "<algorithm>/<environment>/ or <algorithm>-<environment>/"
+        )
     try:
         environments.import_modules(agent_file.import_modules)
         if agent_file.layout == "arrays":
@@ -215,6 +218,8 @@ def _load_arrays(file: AgentFile) -> Agent:
             arrays = dict(stored)
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise AgentError(f"{file.path.name}: the arrays cannot be read: {error}") from error
+    if not isinstance(description, dict):
+        raise AgentError(f"actor.json holds a {type(description).__name__}, not a dictionary")
     env_id, time_feature = environments.current_name(file.env_id), bool(description.get("time_feature"))
     task = _task_of(env_id, time_feature, {})
     normalization = _array_statistics(arrays, task.observations)
@@ -234,8 +239,12 @@ def _array_statistics(arrays: dict[str, np.ndarray], space: spaces.Space) -> Nor
         return None
     if set(stored) != set(names):
         raise AgentError(f"the arrays hold {', '.join(sorted(stored))}: statistics are {', '.join(names)}")
+    if bad := [name for name in names if arrays[name].dtype.kind not in "fiu"]:
+        raise AgentError(f"{bad[0]} holds {arrays[bad[0]].dtype}, not real numbers")
+    if arrays["norm_clip"].size != 1:
+        raise AgentError(f"norm_clip has shape {arrays['norm_clip'].shape}: give one number")
     mean, std, clip = (np.asarray(arrays[name], np.float64) for name in names)
-    normalization = Normalization(mean, std, float(clip))
+    normalization = Normalization(mean, std, float(clip.item()))
     _check_statistics(normalization, space)
     if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all() and clip > 0):
         raise AgentError("the statistics in the arrays are not finite, or a deviation or the clip is not positive")

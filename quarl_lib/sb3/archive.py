@@ -108,7 +108,7 @@ def _weights(stored: bytes, name: str) -> dict[str, torch.Tensor]:
     ):
         raise AgentError(f"{name}: policy.pth is not a dictionary of tensors")
     for key, value in weights.items():
-        if value.layout != torch.strided or value.is_quantized or value.numel() > len(stored):
+        if value.layout != torch.strided or value.is_quantized or value.numel() > len(stored) or value.is_complex():
             raise AgentError(f"{name}: {key} in policy.pth is no plain tensor of the size that is stored")
     return {key.replace("_orig_mod.", ""): value.float() for key, value in weights.items()}
 
