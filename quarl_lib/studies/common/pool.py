@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.context import BaseContext
 from typing import TypeVar
 
 import torch
@@ -30,11 +29,12 @@ def map_tasks(
     """Return `function(task)` for every task, in order, computed by `workers` processes (0: one a core, 1: this one).
 
     Torch runs on one thread: workers do not compete for cores, and small layers gain nothing from more. `function` must
-    be importable by name. `lost` answers for a task whose process died; without it, that ends all of them.
+    be importable by name. `lost` answers for a task whose process (another than this one) died; without it, that ends
+    all of them.
     """
-    workers = min(workers or usable_cores(), len(tasks))
+    count = min(workers or usable_cores(), len(tasks))
     answers: dict[int, Answer] = {}
-    if workers <= 1:
+    if workers == 1 or count == 0 or (count == 1 and lost is None):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -44,43 +44,64 @@ def map_tasks(
         finally:
             torch.set_num_threads(threads)
         return [answers[index] for index in range(len(tasks))]
+
+    def report(index: int, answer: Answer) -> None:
+        answers[index] = answer
+        progress(len(answers), len(tasks), describe(tasks[index]))
+
+    suspects = 0  # tasks that ran when a process died: one of them ended it, so each runs alone
+    while left := [index for index in range(len(tasks)) if index not in answers]:
+        alone = suspects > 0
+        suspects = max(0, suspects - 1)
+        batch = left[:1] if alone else left
+        try:
+            _in_processes(function, {index: tasks[index] for index in batch}, min(count, len(batch)), report)
+        except BrokenProcessPool:
+            if lost is None:
+                raise
+            if alone:
+                report(left[0], lost(tasks[left[0]]))
+            else:
+                suspects = count
+    return [answers[index] for index in range(len(tasks))]
+
+
+def _in_processes(
+    function: Callable[[TaskT], Answer],
+    tasks: Mapping[int, TaskT],
+    workers: int,
+    report: Callable[[int, Answer], None],
+) -> None:
+    """Compute tasks in processes of their own and report each answer.
+
+    Raises:
+        BrokenProcessPool: a process died; what was answered by then is reported.
+    """
     # A fork server that has imported torch once starts each worker in a fraction of a second.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", function.__module__])
     others = set(multiprocessing.active_children())
+    broken: BrokenProcessPool | None = None
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
-        futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
         try:
-            for done, future in enumerate(as_completed(futures), start=1):
+            futures = {pool.submit(function, task): index for index, task in tasks.items()}
+            for future in as_completed(futures):
                 try:
-                    answers[futures[future]] = future.result()
-                except BrokenProcessPool:
-                    if lost is None:
-                        raise
-                    continue  # one task ended the process, and took all that were not done along
-                progress(done, len(tasks), describe(tasks[futures[future]]))
+                    answer = future.result()
+                except BrokenProcessPool as error:
+                    broken = error
+                    continue
+                report(futures[future], answer)
+        except BrokenProcessPool as error:  # it died while tasks were still handed in
+            broken = error
         except BaseException:
             # An interrupted notebook must not leave workers busy with tasks that nobody waits for.
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
             raise
-    for index, task in enumerate(tasks):
-        if index not in answers and lost is not None:
-            answers[index] = _alone(function, task, lost, context)
-            progress(len(answers), len(tasks), describe(task))
-    return [answers[index] for index in range(len(tasks))]
-
-
-def _alone(
-    function: Callable[[TaskT], Answer], task: TaskT, lost: Callable[[TaskT], Answer], context: BaseContext
-) -> Answer:
-    """Compute one task in a process of its own, which may die."""
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_begin_worker) as pool:
-        try:
-            return pool.submit(function, task).result()
-        except BrokenProcessPool:
-            return lost(task)
+    if broken is not None:
+        raise broken
 
 
 def _begin_worker() -> None:

@@ -56,10 +56,10 @@ def aggregate(scores: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def draw_returns(rows: pd.DataFrame, by: str = "quantizer", ax: Axes | None = None) -> Axes:
     """Draw one agent's mean returns with intervals over bits, a line per value of the column `by`."""
     ax = axes_or_new(ax)
-    fp32 = rows[rows.precision == "fp32"].iloc[0]
-    known = band(ax, fp32.ci_low, fp32.ci_high)
-    label = "fp32 and its interval" if known else "fp32"
-    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label=label)
+    for fp32 in rows[rows.precision == "fp32"].itertuples():  # one, or none where it could not be played
+        known = band(ax, fp32.ci_low, fp32.ci_high)
+        label = "fp32 and its interval" if known else "fp32"
+        ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label=label)
     names = rows[by].where(rows.precision != "fp16", "fp16")
     lines = rows[rows.precision != "fp32"].groupby(names, sort=False)
     for index, (name, line) in enumerate(lines):

@@ -164,8 +164,10 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
 
 
-def _returns(returns: pd.Series, reference: pd.Series, confidence: float, seed: int) -> dict[str, float | bool]:
+def _returns(returns: pd.Series, reference: pd.Series | None, confidence: float, seed: int) -> dict[str, float | bool]:
     mean = metrics.mean_interval(returns, confidence, seed)
+    if reference is None:  # fp32 could not be played: there is nothing to compare with
+        return {"episodes": len(returns), "mean_return": mean.estimate, "ci_low": mean.low, "ci_high": mean.high}
     paired = metrics.paired_difference(returns, reference, confidence, seed)
     scale = abs(float(reference.mean())) or float("nan")
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import psutil
@@ -76,3 +77,26 @@ def test_an_interrupt_leaves_no_worker_busy(tmp_path):
     workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert workers
     assert processes.wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers), 20)
+
+
+def die_at_two_and_three(number: int) -> int:
+    if number in (2, 3):
+        os._exit(1)  # as a segmentation fault in an environment's own code
+    time.sleep(0.05)
+    return number
+
+
+@pytest.mark.parametrize("tasks", [6, 1])
+def test_a_process_that_dies_costs_its_own_task_alone(tasks):
+    numbers = range(6) if tasks == 6 else [2]
+    seen: list[int] = []
+    answers = map_tasks(
+        die_at_two_and_three, numbers, 2, lambda done, total, what: seen.append(done), str, lambda task: -task
+    )
+    assert answers == ([0, 1, -2, -3, 4, 5] if tasks == 6 else [-2])
+    assert seen == list(range(1, len(answers) + 1))
+
+
+def test_without_an_answer_for_it_a_process_that_dies_ends_the_work():
+    with pytest.raises(BrokenProcessPool):
+        map_tasks(die_at_two_and_three, range(4), 2, no_progress, str)
