@@ -98,7 +98,7 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
     row = typical(rows).iloc[0]
     known = rows[rows.relative_error.notna()].sort_values("relative_error")
     worst = ""
-    if len(known):
+    if len(known) and known.relative_error.iloc[-1] >= 0.0005:  # else nobody loses what would be seen
         worst = f" The worst, {known.agent.iloc[-1]}, loses {known.relative_error.iloc[-1] + 0.0:.1%}."
     median = round(row.median_relative_error, 3) + 0.0  # no "-0.0%"
     return (
