@@ -99,8 +99,11 @@ def _acting_chain(policy: Any) -> tuple[nn.Sequential, tuple[nn.Linear, ...]]:
     actor = policy.actor
     features = _features(actor.features_extractor)
     if isinstance(policy, SACPolicy):
-        # Without the first weights' random draws, which would change the training's own.
+        # Without the first weights' random draws, which would change the training's own; zeros until the first refresh,
+        # because memory that nobody wrote may hold a NaN.
         both = skip_init(nn.Linear, actor.mu.in_features, 2 * actor.mu.out_features)
+        nn.init.zeros_(both.weight)
+        nn.init.zeros_(both.bias)
         return nn.Sequential(features, actor.latent_pi, both), (actor.mu, actor.log_std)
     return nn.Sequential(features, actor.mu), ()
 

@@ -84,8 +84,9 @@ def key_figure(summary: pd.DataFrame) -> str:
     alike = int(rows.learns_alike.astype(bool).sum())
     return (
         f"With {best.precision} rollouts, Stable-Baselines3's {best.algorithm} learns {best.env_id} at "
-        f"{best.speedup:.2f} x {_interval(best)} its plain speed, in processor time; the recipe that gains least is {worst.algorithm} on "
-        f"{worst.env_id} at {worst.speedup:.2f} x, and {alike} of {len(rows)} recipes learn alike."
+        f"{best.speedup:.2f} x {_interval(best)} its plain speed, in processor time; the recipe that gains "
+        f"least is {worst.algorithm} on {worst.env_id} at {worst.speedup:.2f} x, and {alike} of {len(rows)} recipes "
+        "learn alike."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from rollout_models import env_of, model_of
 
 from quarl_lib.sb3.rollouts import quantized_rollouts
@@ -82,3 +83,20 @@ def test_weights_written_by_others_reach_the_engine():
         handle.actor.refresh()
         expected = model.q_net(model.policy.obs_to_tensor(x)[0]).detach().numpy()
         np.testing.assert_allclose(handle.actor(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_of_sac_begin_as_zeros_whatever_lies_in_their_memory(monkeypatch):
+    """Memory that was never written may hold NaN, which no engine takes."""
+    from quarl_lib.sb3.rollouts import actor
+
+    def dirty(layer_class, *sizes):
+        layer = layer_class(*sizes)
+        torch.nn.init.constant_(layer.weight, float("nan"))
+        return layer
+
+    monkeypatch.setattr(actor, "skip_init", dirty)
+    model = model_of("SAC", env_of("Pendulum-v1"))
+    engine = actor.EngineActor(model, "fp32")
+    observation = model.observation_space.sample()[None]
+    mean = model.policy.actor(torch.from_numpy(observation), deterministic=True).detach().numpy()
+    np.testing.assert_allclose(np.tanh(engine(observation)[:, :1]), mean, atol=1e-5)
