@@ -70,6 +70,7 @@ def difference(actions: np.ndarray, others: np.ndarray, agent: Agent) -> Differe
         return Difference(metrics.same_action_rate(actions, others), None, None)
     apart = np.abs(actions.reshape(others.shape).astype(np.float64) - others)
     width = agent.policy.high.astype(np.float64) - agent.policy.low
+    width = np.where(np.isfinite(width), width, np.ptp(others.reshape(len(others), -1), axis=0))  # of what it did
     alike = (apart.reshape(len(apart), -1) <= ALIKE * width.reshape(-1)).all(axis=1)
     return Difference(float(alike.mean()), float(apart.max()), float(apart.mean()))
 
@@ -106,7 +107,8 @@ def check(found: Difference, engine: Difference, agent: Agent, precision: str) -
     if found.same_action_rate < engine.same_action_rate - 0.001:
         worse.append(f"same actions {found.same_action_rate:.4f} against {engine.same_action_rate:.4f}")
     if not agent.policy.discrete:
-        unit = 1e-5 * max(1.0, float((agent.policy.high - agent.policy.low).max()) / 2)
+        width = agent.policy.high - agent.policy.low
+        unit = 1e-5 * max(1.0, float(width[np.isfinite(width)].max(initial=0.0)) / 2)
         for name, factor in (("mean_abs_difference", 1.1), ("max_abs_difference", 2.0)):
             mine, its = getattr(found, name), getattr(engine, name)
             if not mine <= factor * its + unit:

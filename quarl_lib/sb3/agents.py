@@ -95,6 +95,8 @@ def load_agent(agent_file: AgentFile, run_pickles: bool = False) -> Agent:
         return _load_archive(agent_file, run_pickles or agent_file.run_pickles)
     except AgentError:
         raise
+    except environments.EnvironmentMissing as error:
+        raise AgentError(str(error)) from error
     except Exception as error:  # files of strangers: what is not foreseen is a reason as well
         raise AgentError(f"{agent_file.path.name} cannot be used: {type(error).__name__}: {error}") from error
 

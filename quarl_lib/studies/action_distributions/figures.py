@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from quarl_lib.studies.action_distributions.ranges import shown_range
 from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, axes_or_new
 
@@ -64,7 +65,7 @@ def continuous_panels(table: pd.DataFrame, max_dimensions: int = 3) -> Figure:
 def draw_histogram(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw one action dimension's histograms over its bounds; mass at a bound shows as a bar at the edge."""
     ax = axes_or_new(ax)
-    edges = np.linspace(rows.low.iloc[0], rows.high.iloc[0], BINS + 1)
+    edges = np.linspace(*shown_range(rows), BINS + 1).tolist()
     first = rows[rows.precision == rows.precision.iloc[0]]
     weights = np.full(len(first), 1 / len(first))
     ax.hist(first.action_fp32, edges, weights=weights, color="#BBBBBB", label="fp32")
@@ -100,7 +101,8 @@ def difference_panels(table: pd.DataFrame) -> Figure:
 def draw_ecdf(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw the ECDF of |action - fp32's| over the action range; a line's height at the left edge is the share of 0."""
     ax = axes_or_new(ax)
-    difference = (rows.action - rows.action_fp32).abs() / (rows.high - rows.low)
+    widths = {dimension: np.ptp(shown_range(cell)) for dimension, cell in rows.groupby("dimension")}
+    difference = (rows.action - rows.action_fp32).abs() / rows.dimension.map(widths)
     grid = np.logspace(-7, 0, ECDF_POINTS)
     for index, (precision, line) in enumerate(difference.groupby(rows.precision, sort=False)):
         shares = np.searchsorted(np.sort(line.to_numpy()), grid, side="right") / len(line)

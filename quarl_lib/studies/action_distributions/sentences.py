@@ -47,10 +47,14 @@ def agreement(summary: pd.DataFrame) -> pd.DataFrame:
 def beside_paper(summary: pd.DataFrame, precision: str = "int8") -> pd.DataFrame:
     """Return what stands beside Figure 3: it draws densities and states no number; ours is their distance."""
     rows = summary[(summary.error == "") & (summary.precision == precision)]
+    rows = rows.astype({"agent": str, "dimension": float})
     return pd.DataFrame(
         {
             "item": "Figure 3, appendix C",
-            "what": rows.agent + " [" + rows.dimension.map("{:.0f}".format) + f"] {precision}, histogram distance",
+            "what": rows.agent
+            + " ["
+            + rows.dimension.map("{:.0f}".format).astype(str)
+            + f"] {precision}, histogram distance",
             "paper": "densities that overlap, no number",
             "ours": rows.histogram_distance,
             "setting": "total variation between action histograms, 0 is the same, 1 nothing in common",
@@ -59,7 +63,15 @@ def beside_paper(summary: pd.DataFrame, precision: str = "int8") -> pd.DataFrame
 
 
 def key_figure(summary: pd.DataFrame, precision: str = "int8") -> str:
-    """Return the run's one line: agreement of discrete actions at one precision, or what there is."""
+    """Return the run's one line: agreement of discrete actions at one precision, or what there is.
+
+    Raises:
+        ValueError: no agent was measured, with the reasons.
+    """
+    if not (summary.error == "").any():
+        failed = summary.drop_duplicates("agent").head(3)
+        reasons = "; ".join(f"{row.agent}: {row.error}" for row in failed.itertuples())
+        raise ValueError(f"no agent was measured. {reasons}")
     rows = summary[(summary.precision == precision) & (summary.error == "")]
     if rows.empty:
         return f"{summary.agent.nunique()} agents, no {precision}"

@@ -13,8 +13,9 @@ from quarl_lib.quantization.ptq import OBSERVATIONS, quantize_policy
 from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.sb3 import AgentFile
+from quarl_lib.studies.action_distributions.ranges import shown_range
 from quarl_lib.studies.common.agents import Failure, choose_agents
-from quarl_lib.studies.common.observed import in_batches, prepare
+from quarl_lib.studies.common.observed import Observed, in_batches, prepare
 from quarl_lib.studies.common.pool import map_tasks
 
 TABLE_COLUMNS = (
@@ -103,12 +104,21 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     return table.reindex(columns=list(TABLE_COLUMNS)).fillna({"error": ""})
 
 
-@torch.no_grad()
 def act_side_by_side(task: Comparison) -> pd.DataFrame:
     """Return fp32's and every other policy's actions on the same states of one agent."""
     observed = prepare(task.file, task.calibration_steps, task.steps, task.seed)
     if isinstance(observed, Failure):
         return pd.DataFrame([observed.row()])
+    try:
+        return _actions(task, observed)
+    except Exception as error:  # one agent costs no other its rows
+        file = task.file
+        reason = f"{type(error).__name__}: {error}"
+        return pd.DataFrame([Failure(file.algorithm, file.env_id, file.name, reason).row()])
+
+
+@torch.no_grad()
+def _actions(task: Comparison, observed: Observed) -> pd.DataFrame:
     agent, calibration, states = observed
     policy = agent.policy
     reference = policy.actions(in_batches(policy, states)).reshape(len(states), -1)
@@ -187,7 +197,10 @@ def _discrete(cell: pd.DataFrame) -> dict[str, float]:
 def _continuous(cell: pd.DataFrame) -> dict[str, float]:
     difference = (cell.action - cell.action_fp32).abs()
     bounds = cell.low.iloc[0], cell.high.iloc[0]
-    histograms = [np.histogram(a, HISTOGRAM_BINS, bounds)[0] / len(cell) for a in (cell.action_fp32, cell.action)]
+    edges = shown_range(cell)
+    histograms = [
+        np.histogram(np.clip(a, *edges), HISTOGRAM_BINS, edges)[0] / len(cell) for a in (cell.action_fp32, cell.action)
+    ]
     at_bounds = [float(((a <= bounds[0]) | (a >= bounds[1])).mean()) for a in (cell.action_fp32, cell.action)]
     return {
         "mean_abs_difference": float(difference.mean()),

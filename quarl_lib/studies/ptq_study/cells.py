@@ -115,8 +115,12 @@ class _Random:
         env = agent.make_env(seed)
         self._space = env.action_space
         env.close()
+        self._policy, self._generator = agent.policy, np.random.default_rng(seed)
 
     def act(self, observation: np.ndarray) -> np.ndarray:
+        if count := self._policy.num_masked:  # the largest of random numbers among the allowed
+            drawn = self._generator.random((len(observation), count))
+            return self._policy.actions(np.where(observation[:, :count] > 0, drawn, -1.0))
         return np.stack([np.asarray(self._space.sample()) for _ in range(len(observation))])
 
 
@@ -137,6 +141,10 @@ def compare(policy: ActingPolicy, other: ActingPolicy, states: torch.Tensor, std
         stds = in_batches(policy.std, states).numpy(), in_batches(other.std, states).numpy()
         kind, kl = "gaussian", metrics.gaussian_kl(first, stds[0], second, stds[1]).sum(axis=-1)
     else:
+        if policy.kind == "direct":  # in units of the action itself, unlike what a tanh gives
+            half = (policy.high - policy.low) / 2
+            half = np.where(np.isfinite(half), half, 1.0)
+            first, second = policy.actions(first) / half, other.actions(second) / half
         kind, kl = f"equal-variance gaussian, std {std:g}", metrics.equal_variance_kl(first, second, std).sum(axis=-1)
     actions, other_actions = policy.actions(outputs), other.actions(others)
     return {

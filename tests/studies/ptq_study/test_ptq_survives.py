@@ -13,6 +13,7 @@ import pytest
 
 from quarl_lib.sb3 import SHIPPED_AGENTS
 from quarl_lib.studies import action_distributions, ptq_study
+from quarl_lib.studies.action_distributions import sentences as action_words
 from quarl_lib.studies.ptq_study import cells, figures, sentences, study
 
 GOOD = SHIPPED_AGENTS / "ppo" / "CartPole-v1"
@@ -73,6 +74,14 @@ def test_a_module_that_cannot_be_imported_is_the_reason(tmp_path: Path) -> None:
     assert "import_modules: no_such_module cannot be imported" in summary.error.iloc[0]
     with pytest.raises(ValueError, match="no agent was measured"):
         sentences.key_figure(summary)
+    options: Any = {"import_modules": ["no_such_module"], "workers": 1}
+    table = action_distributions.run(action_distributions.Config(agents_dir=root, **options))
+    actions = action_distributions.summarize(table)
+    action_words.agreement(actions)
+    action_words.beside_paper(actions)
+    assert "1 could not be measured" in action_words.verdict(actions)
+    with pytest.raises(ValueError, match=r"no agent was measured\. ppo/Sound-v0: import_modules: no_such_module"):
+        action_words.key_figure(actions)
 
 
 def test_where_fp32_fails_int8_has_its_return_and_no_comparison(
