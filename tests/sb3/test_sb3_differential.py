@@ -2,113 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import FlattenExtractor
-from torch import nn
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from toy_agents import ACTIONS, ALGORITHMS, BOX_ONLY, DISCRETE_ONLY, OBSERVATIONS, OPTIONS, make_model
 
 from quarl_lib.inference.engines import BACKENDS, make_engine, unsupported
 from quarl_lib.inference.pack import pack
 from quarl_lib.sb3 import Agent, AgentError, AgentFile, load_agent, rollout
-from quarl_lib.sb3.flat import num_choices
 from quarl_lib.sb3.spec import agent_spec
 
-contrib = pytest.importorskip("sb3_contrib")
-
-
 STATES = 200
-
-
-class Tanh(nn.Tanh):
-    """A user's own, which is not torch's."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(x)
-
-
-class MyFlattenExtractor(FlattenExtractor):
-    """A user's own, which is not Stable-Baselines3's."""
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return -super().forward(observations)
-
-
-OBSERVATIONS: dict[str, spaces.Space] = {
-    "vector": spaces.Box(-3, 3, (5,), np.float32),
-    "float64": spaces.Box(-3, 3, (5,), np.float64),
-    "uint8-vector": spaces.Box(0, 255, (5,), np.uint8),
-    "chw": spaces.Box(0, 255, (3, 36, 36), np.uint8),
-    "hwc": spaces.Box(0, 255, (36, 36, 3), np.uint8),
-    "float-image": spaces.Box(0, 1, (3, 36, 36), np.float32),
-    "discrete": spaces.Discrete(6),
-    "dict": spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Box(-1, 1, (2,), np.float32)}),
-    "dict-mixed": spaces.Dict({"i": spaces.Discrete(3), "h": spaces.Box(0, 255, (36, 36, 3), np.uint8),
-                               "b": spaces.Box(0, 9, (2, 2), np.uint8), "m": spaces.MultiBinary(2)}),
-    "multi-discrete": spaces.MultiDiscrete([3, 5]),
-    "multi-binary": spaces.MultiBinary(4),
-    "grid": spaces.Box(-1, 1, (2, 3), np.float32),
-}  # fmt: skip
-ACTIONS: dict[str, spaces.Space] = {
-    "discrete": spaces.Discrete(4),
-    "start": spaces.Discrete(4, start=2),
-    "box": spaces.Box(np.array([-2, 0], np.float32), np.array([1, 5], np.float32)),
-    "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
-    "half-bounded": spaces.Box(np.array([0, -1], np.float32), np.array([np.inf, 1], np.float32)),
-    "box-2d": spaces.Box(-2, 3, (2, 2), np.float32),
-    "multi-discrete": spaces.MultiDiscrete([3, 4]),
-    "multi-binary": spaces.MultiBinary(3),
-}
-ALGORITHMS = {name: getattr(stable_baselines3, name) for name in ("A2C", "PPO", "DQN", "DDPG", "TD3", "SAC")} | {
-    name: getattr(contrib, name) for name in ("TQC", "TRPO", "QRDQN", "ARS", "MaskablePPO", "RecurrentPPO")
-}
-DISCRETE_ONLY, BOX_ONLY = {"DQN", "QRDQN"}, {"DDPG", "TD3", "SAC", "TQC"}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "relu": {"activation_fn": nn.ReLU, "net_arch": [16]},
-    "elu": {"activation_fn": nn.ELU, "net_arch": [16, 8]},
-    "linear": {"net_arch": []},
-    "own-tanh": {"activation_fn": Tanh, "net_arch": [16]},
-    "own-extractor": {"features_extractor_class": MyFlattenExtractor, "net_arch": [16]},
-    "apart": {"share_features_extractor": False, "net_arch": {"pi": [8], "vf": [16]}},
-    "leaky-lambda": {"activation_fn": lambda: nn.LeakyReLU(0.3), "net_arch": [16]},
-}
-
-
-class Toy(gymnasium.Env):
-    def __init__(self, observations: str, actions: str) -> None:
-        self.observation_space, self.action_space = OBSERVATIONS[observations], ACTIONS[actions]
-        self._left = 4
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None):
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self._left = 4
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        self._left -= 1
-        return self.observation_space.sample(), 1.0, self._left == 0, False, {}
-
-    def action_masks(self) -> np.ndarray:
-        size = sum(num_choices(self.action_space))
-        return np.arange(size) % 3 != self._left % 3
-
-
-for observations, actions in itertools.product(OBSERVATIONS, ACTIONS):
-    gymnasium.register(
-        f"Toy_{observations}_{actions}-v0",
-        lambda **spaces_of: Toy(**spaces_of),
-        kwargs={"observations": observations, "actions": actions},
-    )
 
 
 def cells() -> list[tuple[str, str, str, str]]:
@@ -130,29 +40,6 @@ def cells() -> list[tuple[str, str, str, str]]:
             grid += [(algorithm, "vector", first, name) for name in OPTIONS if name != "default"]
             grid += [(algorithm, "uint8-vector", first, "relu"), (algorithm, "discrete", first, "elu")]
     return list(dict.fromkeys(grid))
-
-
-def make_model(algorithm: str, env: gymnasium.Env, options: dict[str, Any]):
-    policy = "MlpPolicy"
-    space = env.observation_space
-    if isinstance(space, spaces.Dict):
-        policy = "MultiInputPolicy"
-    elif len(space.shape or ()) == 3 and algorithm != "ARS":
-        policy = "CnnPolicy"
-        if space.dtype != np.uint8:
-            options = {**options, "normalize_images": False}
-    kwargs: dict[str, Any] = {"device": "cpu", "seed": 0}
-    if algorithm == "RecurrentPPO":
-        policy = "MlpLstmPolicy"
-    if algorithm in DISCRETE_ONLY | BOX_ONLY:
-        kwargs |= {"buffer_size": 64, "learning_starts": 4, "batch_size": 4}
-    elif algorithm == "ARS":
-        kwargs |= {"n_delta": 1}
-    elif algorithm == "A2C":
-        kwargs |= {"n_steps": 4}
-    else:
-        kwargs |= {"n_steps": 8, "batch_size": 8}
-    return ALGORITHMS[algorithm](policy, env, policy_kwargs=options or None, **kwargs)
 
 
 def observed(space: spaces.Space, count: int) -> Any:
@@ -275,3 +162,60 @@ def test_no_cell_of_the_grid_has_a_third_outcome(tmp_path: Path) -> None:
     print(f"{len(tried)} cells: {tried.count('played')} played, {len(tried) - tried.count('played')} refused")  # noqa: T201
     assert len(tried) >= 150
     assert tried.count("played") >= 80
+
+
+SPREADS = {"near": (5.0, 1.0), "narrow": (1e-1, 1e-3), "far": (1e4, 1e-3), "wide": (-1e4, 1e3)}  # mean, deviation
+
+
+def outcome_with_statistics(algorithm: str, observations: str, spread: str, folder: Path) -> str:
+    """Play an agent trained on normalised observations; return "played" or which engines refuse it."""
+    actions = "box" if algorithm in BOX_ONLY else "discrete"
+    env_id = f"Toy_{observations}_{actions}-v0"
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    model = make_model(algorithm, env, {"net_arch": [16]})
+    normalized = VecNormalize(DummyVecEnv([lambda: env]), clip_obs=3.0)
+    mean, deviation = SPREADS[spread]
+    generator = np.random.default_rng(0)
+    met: Any = {}
+    statistics: Any = normalized.obs_rms
+    parts = statistics if isinstance(statistics, dict) else {"": statistics}
+    for key, part in parts.items():
+        part.mean = mean * generator.uniform(0.5, 1, part.mean.shape)
+        part.var = (deviation * generator.uniform(1, 2, part.mean.shape)) ** 2
+        values = part.mean + np.sqrt(part.var) * generator.normal(size=(STATES, *part.mean.shape))
+        space = env.observation_space[key] if key else env.observation_space  # type: ignore[index]
+        met[key] = values.astype(space.dtype)
+    met = met if isinstance(statistics, dict) else met[""]
+    model.save(folder / f"{env_id}.zip")
+    normalized.save(str(folder / "vec_normalize.pkl"))
+    agent = load_agent(AgentFile(algorithm, env_id, folder / f"{env_id}.zip", "sb3"))
+    seen = np.concatenate([met[key] for key in met], axis=1) if isinstance(met, dict) else met
+    expected = model.predict(normalized.normalize_obs(met), deterministic=True)[0]
+    assert same(agent.policy.act(agent.normalize(seen)), expected, agent, seen)
+    try:
+        agent_spec(agent)
+    except ValueError as error:
+        return f"engines refuse it: {error}"
+    play_engines(agent, seen, expected, (algorithm, observations, spread))
+    return "played"
+
+
+@pytest.mark.parametrize(
+    ("observations", "spread", "played"),
+    [("float64", "near", True), ("vector", "wide", True), ("dict", "near", True), ("float64", "far", False)],
+)
+def test_statistics_are_folded_in_double_or_engines_refuse_them(
+    observations: str, spread: str, played: bool, tmp_path: Path
+) -> None:
+    found = outcome_with_statistics("PPO", observations, spread, tmp_path)
+    assert found == "played" if played else "engines subtract in float32" in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("observations", ["vector", "float64", "dict"])
+@pytest.mark.parametrize("spread", SPREADS)
+def test_no_statistics_have_a_third_outcome(observations: str, spread: str, tmp_path: Path) -> None:
+    for algorithm in ("A2C", "TRPO", "DQN", "QRDQN", "DDPG", "TD3", "SAC", "TQC"):
+        (tmp_path / algorithm).mkdir()
+        found = outcome_with_statistics(algorithm, observations, spread, tmp_path / algorithm)
+        assert found == "played" or spread in ("far", "narrow")
