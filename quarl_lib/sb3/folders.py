@@ -64,7 +64,7 @@ def find_agents(
     if not found:
         raise ValueError(f"agents_dir={str(agents_dir)!r} holds no {LAYOUTS}")
     same = Counter(file.name for file in found)
-    found = [replace(file, run=_run(file)) if same[file.name] > 1 else file for file in found]
+    found = _apart([replace(file, run=_run(file)) if same[file.name] > 1 else file for file in found])
     wanted = None if algorithms is None else {_algorithm(name) for name in algorithms}
     names = None if env_ids is None else {environments.current_name(name) for name in env_ids}
     return [
@@ -88,6 +88,17 @@ def folders_without_agent(agents_dir: str | Path) -> list[str]:
         if not _files_in(child):
             empty += [f"{child.name}/{folder.name}" for folder in inner if not _files_in(folder)]
     return empty
+
+
+def _apart(files: list[AgentFile]) -> list[AgentFile]:
+    """Number agents that still share a name (`ppo/X` and `ppo-X` in one folder): results of two are never one's."""
+    seen: Counter[str] = Counter()
+    named = []
+    for file in files:
+        seen[file.name] += 1
+        number = seen[file.name]
+        named.append(replace(file, run=f"{file.run}#{number}") if number > 1 else file)
+    return named
 
 
 def _below(root: Path) -> Iterator[AgentFile]:

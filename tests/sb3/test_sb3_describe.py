@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -15,8 +16,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quarl_lib import cli
 from quarl_lib.sb3 import SHIPPED_AGENTS, AgentError, AgentFile, find_agents, load_agent
 from quarl_lib.sb3.describe import describe_agents
+from quarl_lib.studies.ptq_study import Config
 
 GOOD = SHIPPED_AGENTS / "ppo" / "CartPole-v1"
 
@@ -45,6 +48,31 @@ def test_folders_of_the_hub_of_the_zoo_and_single_archives_are_found(tmp_path: P
     (single,) = find_agents(tmp_path / "zoo" / "ppo" / "CartPole-v1_1" / "CartPole-v1.zip")
     assert (single.algorithm, single.env_id) == ("PPO", "CartPole-v1")
     assert load_agent(single).env_id == "CartPole-v1"
+
+
+def test_two_agents_never_share_a_name(tmp_path: Path) -> None:
+    for place in ("ppo/CartPole-v1", "ppo-CartPole-v1", "ppo2/CartPole-v1", "zoo/CartPole-v1"):
+        shutil.copytree(GOOD, tmp_path / place)
+    names = [file.name for file in find_agents(tmp_path)]
+    assert names == ["ppo/CartPole-v1", "ppo/CartPole-v1#2", "ppo/CartPole-v1#3", "zoo/CartPole-v1"]
+
+
+def test_the_readmes_commands_take_environments_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("ppo/Sound-v0", "ppo/faulty_agents:Sound-v0"):
+        shutil.copytree(GOOD, tmp_path / "my_agents" / place)
+    section = (Path(__file__).parents[2] / "README.md").read_text().split("## Your own agents in the studies")[1]
+    (line,) = [line for line in section.splitlines() if line.startswith("quarl agents")]
+    monkeypatch.chdir(tmp_path)
+    words = line.split("#")[0].replace("my_package", "faulty_agents").split()
+    assert cli.main([*words[1:], "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["refused"] for row in rows] == [None, None]
+    assert [row["env_id"] for row in rows] == ["Sound-v0", "faulty_agents:Sound-v0"]
+    (run,) = [line for line in section.splitlines() if line.startswith("quarl run")]
+    options = dict(option.split("=") for option in run.split() if "=" in option)
+    assert set(options) <= {parameter.name for parameter in dataclasses.fields(Config)}
 
 
 @pytest.mark.parametrize("content", ["hello", "42", "1: 2", "[]", "- [a]", "normalize: [1, 2]"])
