@@ -15,7 +15,14 @@ import torch
 from gymnasium import spaces
 
 from quarl_lib.envs import gym as environments
-from quarl_lib.sb3.archive import AgentError, Normalization, read_archive, read_normalization, read_yaml
+from quarl_lib.sb3.archive import (
+    AgentError,
+    Normalization,
+    check_inflation,
+    read_archive,
+    read_normalization,
+    read_yaml,
+)
 from quarl_lib.sb3.arrays import policy_from_arrays
 from quarl_lib.sb3.build import policy_from_archive
 from quarl_lib.sb3.declared import ALGORITHMS, MASKABLE, check_algorithm, known_algorithm
@@ -216,6 +223,7 @@ def _normalizes_observations(config: dict[str, Any]) -> bool:
 def _load_arrays(file: AgentFile) -> Agent:
     try:
         description = json.loads((file.path / "actor.json").read_text())
+        check_inflation(file.path / "actor.npz")
         with np.load(file.path / "actor.npz", allow_pickle=False) as stored:
             arrays = dict(stored)
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:

@@ -16,6 +16,7 @@ import yaml
 from gymnasium import spaces
 
 MOST_SETTINGS_BYTES, MOST_WEIGHTS_BYTES = 2**27, 2**31  # what is larger is no agent's
+MOST_SIDE_BYTES, MOST_NODES = 2**18, 20_000  # of a configuration beside an archive
 MOST_INFLATION = 64  # times its stored size; weights hardly compress
 
 
@@ -91,6 +92,14 @@ def _member(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
     return archive.read(name)
 
 
+def check_inflation(path: Path) -> None:
+    """Raise AgentError where a zip of arrays would unfold to more than an agent has."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > min(MOST_WEIGHTS_BYTES, 2**20 + MOST_INFLATION * path.stat().st_size):
+        raise AgentError(f"{path.name} would unfold to {size} bytes, more than an agent's has")
+
+
 def _weights(stored: bytes, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a policy.pth by name, float32; a compiled policy's under the names it had before."""
     if zipfile.is_zipfile(io.BytesIO(stored)):
@@ -122,6 +131,8 @@ def read_normalization(path: Path, flat: spaces.Space | None = None) -> Normaliz
         AgentError: the pickle is damaged, or asks for anything but arrays, statistics and spaces.
     """
     try:
+        if path.stat().st_size > MOST_SETTINGS_BYTES:
+            raise AgentError(f"{path.name} has {path.stat().st_size} bytes, more than statistics have")
         with path.open("rb") as file:
             state = vars(_StatisticsUnpickler(file).load())
         if not state.get("norm_obs", True):
@@ -129,9 +140,11 @@ def read_normalization(path: Path, flat: spaces.Space | None = None) -> Normaliz
         statistics: Any = state["obs_rms"]
         epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
         by_key = (
-            {str(key): _moments(value) for key, value in statistics.items()} if isinstance(statistics, dict) else {}
+            {str(key): _moments(value, path) for key, value in statistics.items()}
+            if isinstance(statistics, dict)
+            else {}
         )
-        mean, variance = (np.empty(0), np.empty(0)) if isinstance(statistics, dict) else _moments(statistics)
+        mean, variance = (np.empty(0), np.empty(0)) if isinstance(statistics, dict) else _moments(statistics, path)
     except AgentError:
         raise
     except Exception as error:  # a damaged pickle raises almost anything
@@ -143,8 +156,10 @@ def read_normalization(path: Path, flat: spaces.Space | None = None) -> Normaliz
     return _joined(path.name, by_key, flat, epsilon, clip)
 
 
-def _moments(statistics: object) -> tuple[np.ndarray, np.ndarray]:
+def _moments(statistics: object, path: Path) -> tuple[np.ndarray, np.ndarray]:
     state = vars(statistics)
+    if any(np.size(state[name]) > path.stat().st_size for name in ("mean", "var")):
+        raise AgentError(f"{path.name} has statistics larger than itself")
     return np.asarray(state["mean"], np.float64), np.asarray(state["var"], np.float64)
 
 
@@ -231,6 +246,19 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     return loader.construct_scalar(node)  # type: ignore[arg-type]
 
 
+def _unfolded(node: yaml.Node | None, sizes: dict[int, int], name: str) -> int:
+    """Count the nodes of a YAML tree as often as aliases name them; raise AgentError for more than anyone writes."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = MOST_NODES  # what holds itself has no end
+        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        sizes[id(node)] = 1 + sum(_unfolded(part, sizes, name) for part in parts)
+    if sizes[id(node)] > MOST_NODES:
+        raise AgentError(f"{name} names the same parts so often that it would unfold to more than {MOST_NODES} values")
+    return sizes[id(node)]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read one of the zoo's YAML files as a dictionary without building Python objects; {} where there is none.
 
@@ -240,9 +268,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = yaml.load(path.read_text(), Loader=_PlainLoader) or {}
+        if path.stat().st_size > MOST_SIDE_BYTES:
+            raise AgentError(f"{path.name} has {path.stat().st_size} bytes, more than a configuration has")
+        text = path.read_text()
+        _unfolded(yaml.compose(text, Loader=_PlainLoader), {}, path.name)
+        content = yaml.load(text, Loader=_PlainLoader) or {}
         if isinstance(content, list):  # OrderedDict: [[[key, value], ...]]
             content = dict(content[0] if content and isinstance(content[0][0], list) else content)
+    except AgentError:
+        raise
     except Exception as error:  # yaml's own errors, and what a foreign structure makes of it
         raise AgentError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(content, dict):

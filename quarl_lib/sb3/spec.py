@@ -27,7 +27,7 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
     """
     if isinstance(agent.observation_space, spaces.Discrete):
         raise ValueError(f"{agent.name}: observations are indices, engines take vectors or images")
-    if agent.masked:
+    if agent.policy.num_masked:
         raise ValueError(f"{agent.name}: actions are masked, engines take observations alone")
     if agent.policy.kind in ("multi_categorical", "bernoulli"):
         raise ValueError(f"{agent.name}: a {agent.policy.kind} policy chooses several indices, engines choose one")

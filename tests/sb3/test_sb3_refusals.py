@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 import zipfile
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from quarl_lib.sb3 import SHIPPED_AGENTS, AgentError, AgentFile, find_agents, load_agent
-from quarl_lib.sb3.archive import read_normalization
+from quarl_lib.sb3.archive import read_normalization, read_yaml
 
 GOOD = SHIPPED_AGENTS / "ppo" / "CartPole-v1"
 Weights = dict[Any, torch.Tensor]
@@ -208,6 +209,60 @@ def test_a_zero_deviation_without_epsilon_is_refused(tmp_path: Path) -> None:
     path = statistics(tmp_path / "vecnormalize.pkl", var=np.array([0.0, 1, 1, 1]), epsilon=0.0)
     with pytest.raises(AgentError, match="a deviation of 0 leaves nothing to divide by"):
         read_normalization(path)
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"{name}: &{name} [" + ", ".join([f"*{before}"] * 9) + "]" for before, name in itertools.pairwise("abcdefghij")
+)
+
+
+@pytest.mark.parametrize("text", [BOMB + "\nenv_wrapper: *j", "env_wrapper: &a [*a]", "a: [" + "1, " * 100_000 + "]"])
+def test_a_configuration_that_unfolds_without_end_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text(text)
+    with pytest.raises(AgentError, match=r"config\.yml (names the same parts so often|has \d+ bytes)"):
+        read_yaml(path)
+
+
+def test_arrays_that_unfold_to_gigabytes_are_refused(tmp_path: Path) -> None:
+    file = plain(tmp_path / "a2c" / "CartPole-v1", PLAIN, SAID)
+    with zipfile.ZipFile(file.path / "actor.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("W0.npy", bytes(30_000_000))
+    with pytest.raises(AgentError, match=r"actor\.npz would unfold to 30000000 bytes"):
+        load_agent(file)
+
+
+def test_statistics_larger_than_their_file_are_refused(tmp_path: Path) -> None:
+    path = statistics(tmp_path / "vecnormalize.pkl", mean=LARGE)
+    with pytest.raises(AgentError, match="statistics larger than itself"):
+        read_normalization(path)
+
+
+class Large:
+    """Its pickle asks for an array of a gigabyte in a few bytes."""
+
+    def __reduce__(self):
+        return np.ndarray, ((10**9,), np.dtype("u1"))
+
+
+LARGE: Any = Large()
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(flipped=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3), cut=st.integers(0, 60))
+def test_mutated_statistics_are_read_or_an_agent_error(
+    tmp_path: Path, flipped: list[tuple[int, int]], cut: int
+) -> None:
+    path = tmp_path / "vecnormalize.pkl"
+    whole = bytearray(statistics(path).read_bytes())
+    for place, value in flipped:
+        whole[place % len(whole)] = value
+    path.write_bytes(whole[: len(whole) - cut])
+    try:
+        assert read_normalization(path) is None or read_normalization(path).mean.shape == (4,)  # type: ignore[union-attr]
+    except AgentError as error:
+        reason = str(error)
+        assert len(reason) > 10
 
 
 ARRAY = st.lists(st.integers(0, 4), max_size=3).map(lambda shape: np.ones(shape)) | st.sampled_from(
