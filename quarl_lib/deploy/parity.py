@@ -12,10 +12,10 @@ from quarl_lib import metrics
 from quarl_lib.deploy.source import Source
 from quarl_lib.sb3.agents import Agent
 from quarl_lib.sb3.episodes import MAX_ENVS, evaluate
+from quarl_lib.sb3.spec import evaluate_engine
 
-BatchAct = Callable[
-    [np.ndarray], np.ndarray
-]  # the environment's observations [n, ...] -> actions [n] or [n, action_dim]
+# The environment's observations [n, ...] -> actions [n] or [n, action_dim].
+BatchAct = Callable[[np.ndarray], np.ndarray]
 OBSERVATIONS, EPISODES, SEED = 1000, 20, 4_000_000  # seeds far from those of training and of the studies
 MOST_OBSERVATIONS, MOST_ROUNDS = 4000, 10
 ALIKE = 0.01  # continuous actions count as the same within this share of their range
@@ -84,7 +84,7 @@ def measure(source: Source, original: Original, exported: BatchAct, engine: Batc
     agent = source.agent
     found = difference(original.actions, exported(original.observations), agent)
     check(found, difference(original.actions, engine(original.observations), agent), agent, precision)
-    returns = evaluate(agent, _Acting(exported), EPISODES, SEED, normalize=lambda raw: raw).episode_return.to_numpy()
+    returns = evaluate_engine(agent, exported, EPISODES, SEED).episode_return.to_numpy()
     interval = metrics.paired_difference(returns, original.returns)
     return {
         "observations": len(original.observations),
@@ -115,11 +115,6 @@ def check(found: Difference, engine: Difference, agent: Agent, precision: str) -
                 worse.append(f"{name} {mine:.3g} against {its:.3g}")
     if worse:
         raise ValueError(f"the exported policy acts otherwise than the {precision} engine: {'; '.join(worse)}")
-
-
-class _Acting:
-    def __init__(self, act: BatchAct) -> None:
-        self.act = act
 
 
 def original_actions(agent: Agent, observations: np.ndarray) -> np.ndarray:

@@ -133,9 +133,6 @@ def _shipped() -> str:
 
 def _loaded(file: AgentFile) -> Agent:
     agent = load_agent(file)
-    statistics = file.path.parent / "vec_normalize.pkl"  # as people push them to the hub
-    if agent.normalization is None and file.layout == "sb3" and statistics.exists():
-        agent = dataclasses.replace(agent, normalization=read_normalization(statistics))
     if agent.normalization is None and "normalised observations" in agent.warning:
         raise ValueError(f"{agent.name}: {agent.warning}; give vec_normalize")
     return agent

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from gymnasium import spaces
 from torch import nn
 
-from quarl_lib.inference.engines import Engine
 from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.spec import Head, PolicySpec, Weights
 from quarl_lib.sb3.agents import Agent
@@ -87,13 +89,13 @@ def _head(policy: ActingPolicy) -> Head:
     return Head("tanh" if squashed else "clip", tuple(policy.low), tuple(policy.high))
 
 
-def evaluate_engine(agent: Agent, engine: Engine, episodes: int, seed: int) -> pd.DataFrame:
-    """Play an agent's episodes with a loaded engine, which normalises observations itself; as `evaluate`."""
+def evaluate_engine(agent: Agent, engine: Callable[[np.ndarray], Any], episodes: int, seed: int) -> pd.DataFrame:
+    """Play an agent's episodes with a loaded engine, or what acts as one; it normalises observations itself."""
     return evaluate(agent, _EngineActor(engine), episodes, seed, normalize=lambda observation: observation)
 
 
 class _EngineActor:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Callable[[np.ndarray], Any]) -> None:
         self._engine = engine
 
     def act(self, observation: np.ndarray) -> np.ndarray:

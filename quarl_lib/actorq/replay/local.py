@@ -164,7 +164,7 @@ class LocalAdder:
     ) -> None:  # fmt: skip
         if not 0 <= writer < memory.num_writers:
             raise ValueError(f"writer={writer}: this replay was made for num_writers={memory.num_writers}")
-        self._config, self._memory, self._should_stop = config, memory, should_stop
+        self._memory, self._should_stop = memory, should_stop
         self._layout, self._nstep = TransitionLayout(spec), NStep(config.n_step, config.discount)
         self._limiter = limiter_of(config)
         self._counts = memory.counts()
@@ -178,9 +178,8 @@ class LocalAdder:
 
     def add(self, action, next_timestep, extras=()) -> None:
         """Write every transition that ends with this step."""
-        step_type, reward, discount, observation = next_timestep
-        ended = self._nstep.step(action, float(reward), float(discount), observation, step_type == 2)
-        for o_tm1, a_tm1, r_t, d_t in ended:
+        observation = next_timestep.observation
+        for o_tm1, a_tm1, r_t, d_t in self._nstep.add(action, next_timestep):
             self._wait_for_the_ratio()
             number = self._mine[INSERTED]
             self._mine[ANNOUNCED] = number + 1
@@ -191,7 +190,7 @@ class LocalAdder:
 
     def reset(self) -> None:
         """Forget the episode; its last transitions stay unwritten."""
-        self._nstep = NStep(self._config.n_step, self._config.discount)
+        self._nstep.reset()
 
     def flush(self) -> None:
         """Do nothing: what was added is there."""

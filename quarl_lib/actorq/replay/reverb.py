@@ -137,9 +137,8 @@ class NStepAdder(base.Adder):
 
     def add(self, action, next_timestep, extras=()) -> None:
         """Write every transition that ends with this step."""
-        step_type, reward, discount, observation = next_timestep
-        ended = self._nstep.step(action, float(reward), float(discount), observation, step_type == 2)
-        for o_tm1, a_tm1, r_t, d_t in ended:
+        observation = next_timestep.observation
+        for o_tm1, a_tm1, r_t, d_t in self._nstep.add(action, next_timestep):
             self._waiting.append(self._layout.pack(o_tm1, a_tm1, r_t, d_t, observation))
         if len(self._waiting) >= self._flush_period:
             self._flush(self._flush_period)
@@ -147,7 +146,7 @@ class NStepAdder(base.Adder):
     def reset(self) -> None:
         """Write what is held back and forget the episode; its last transitions stay unwritten."""
         self.flush()
-        self._nstep = NStep(self._nstep._n_step, self._nstep._discount)
+        self._nstep.reset()
 
     def flush(self) -> None:
         """Wait until the server has every transition written so far."""

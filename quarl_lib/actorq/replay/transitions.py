@@ -107,6 +107,16 @@ class NStep:
         self._window.clear()
         self._observation = observation
 
+    def reset(self) -> None:
+        """Forget the episode; its last transitions are not returned."""
+        self._window.clear()
+        self._observation = None
+
+    def add(self, action, next_timestep) -> list[list]:
+        """Take what an environment gave for an action in, as `step`."""
+        step_type, reward, discount, observation = next_timestep
+        return self.step(action, float(reward), float(discount), observation, step_type == 2)
+
     def step(self, action, reward: float, discount: float, observation: np.ndarray, last: bool) -> list[list]:
         """Take one step in; return what ends at `observation`: lists of o_tm1, a_tm1, r_t, d_t.
 

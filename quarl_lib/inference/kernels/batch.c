@@ -142,12 +142,6 @@ int mlp_batch_layer(mlp *m, int index, int n, bad_value *bad) {
     int simple = l->activation == RELU || l->activation == IDENTITY;
     m->absmax_known = simple && !l->layer_norm && l->kind != W4G128A8;
     if (m->absmax_known) return 1;
-    for (int i = 0; i < n; i++) {
-        float *y = row_of(m, m->y, i);
-        if (l->layer_norm)
-            m->kernels->layer_norm(y, l->rows, (const float *)(m->data + l->norm_scale),
-                                   (const float *)(m->data + l->norm_offset), l->eps);
-        m->kernels->activate(y, l->rows, l->activation);
-    }
+    mlp_activate(m, l, n);
     return 1;
 }

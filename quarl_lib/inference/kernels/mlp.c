@@ -163,6 +163,16 @@ static void sum_groups(mlp *m, const layer *l, int i) {
     }
 }
 
+void mlp_activate(mlp *m, const layer *l, int n) {
+    for (int i = 0; i < n; i++) {
+        float *y = row_of(m, m->y, i);
+        if (l->layer_norm)
+            m->kernels->layer_norm(y, l->rows, (const float *)(m->data + l->norm_scale),
+                                   (const float *)(m->data + l->norm_offset), l->eps);
+        m->kernels->activate(y, l->rows, l->activation);
+    }
+}
+
 int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad) {
     m->absmax_known = 0;
     const layer *l = m->layers + index;
@@ -185,13 +195,7 @@ int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad) {
                 multiply_float(m, l, first, blocks, i, y);
         }
     }
-    for (int i = 0; i < n; i++) {
-        float *y = row_of(m, m->y, i);
-        if (l->layer_norm)
-            m->kernels->layer_norm(y, l->rows, (const float *)(m->data + l->norm_scale),
-                                   (const float *)(m->data + l->norm_offset), l->eps);
-        m->kernels->activate(y, l->rows, l->activation);
-    }
+    mlp_activate(m, l, n);
     return 1;
 }
 

@@ -63,6 +63,8 @@ int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index,
 float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale);
 /* Run one layer from m->x to m->y (m->codes and, if not NULL, `sums` [groups, rows_padded] are left to look at). */
 int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad);
+/* Normalise the `n` rows of m->y where the layer does, and apply its activation. */
+void mlp_activate(mlp *m, const layer *l, int n);
 /* Turn the outputs of row `i` into an action: floats into `action`, or the index returned. */
 ptrdiff_t mlp_action(mlp *m, int i, float *action);
 static inline float *row_of(const mlp *m, float *scratch, int i) { return scratch + (ptrdiff_t)i * m->width; }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.artist import Artist
@@ -50,17 +52,25 @@ def action_time(summary: pd.DataFrame, policy: str, ax: Axes | None = None) -> A
     return better(ax, "lower", axis="x")
 
 
+def _a_panel_a_policy(
+    draw: Callable[[pd.DataFrame, str, Axes], Axes], summary: pd.DataFrame, policies: list[str], height: float
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each policy, and empty ones behind them, the first of which is for a legend."""
+    columns = min(3, len(policies) + 1)
+    rows = -(-(len(policies) + 1) // columns)
+    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, height * rows), squeeze=False)
+    panels = list(grid.flat)
+    for ax, policy in zip(panels, policies, strict=False):
+        draw(summary, policy, ax)
+    for ax in panels[len(policies) :]:
+        ax.axis("off")
+    return figure, panels
+
+
 def action_time_panels(summary: pd.DataFrame) -> Figure:
     """Draw `action_time` for every policy of the table, with one legend."""
     policies = list(dict.fromkeys(summary.policy))
-    columns = min(3, len(policies) + 1)
-    rows = -(-(len(policies) + 1) // columns)
-    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 4.3 * rows), squeeze=False)
-    panels = list(grid.flat)
-    for ax, policy in zip(panels, policies, strict=False):
-        action_time(summary, policy, ax)
-    for ax in panels[len(policies) :]:
-        ax.axis("off")
+    figure, panels = _a_panel_a_policy(action_time, summary, policies, height=4.3)
     precisions = [name for name in PRECISION_COLORS if name in set(summary.precision)]
     handles = [_dot(PRECISION_MARKERS[name], PRECISION_COLORS[name], name) for name in precisions]
     handles += [
@@ -152,14 +162,7 @@ def time_over_batch(summary: pd.DataFrame, policy: str, ax: Axes | None = None) 
 def time_over_batch_panels(summary: pd.DataFrame) -> Figure:
     """Draw `time_over_batch` for every policy that has batches, with one legend."""
     policies = list(batched(summary)) or list(dict.fromkeys(summary.policy))[:1]
-    columns = min(3, len(policies) + 1)
-    rows = -(-(len(policies) + 1) // columns)
-    figure, grid = plt.subplots(rows, columns, figsize=(4.3 * columns, 3.6 * rows), squeeze=False)
-    panels = list(grid.flat)
-    for ax, policy in zip(panels, policies, strict=False):
-        time_over_batch(summary, policy, ax)
-    for ax in panels[len(policies) :]:
-        ax.axis("off")
+    figure, panels = _a_panel_a_policy(time_over_batch, summary, policies, height=3.6)
     panels[len(policies)].legend(*panels[0].get_legend_handles_labels(), loc="center", ncols=1)
     return figure
 

@@ -13,11 +13,11 @@ from quarl_lib import metrics
 from quarl_lib.inference.benchmark import estimate_us, one_thread
 from quarl_lib.inference.engines import make_engine
 from quarl_lib.inference.pack import pack, packed_size
-from quarl_lib.sb3 import AgentFile, evaluate, find_agents, load_agent, rollout
+from quarl_lib.sb3 import AgentFile, evaluate, find_agents, load_agent
 from quarl_lib.sb3.spec import agent_spec, evaluate_engine
 
 TRIED = ("fp16", "int8", "int4", "int2")  # those that engines run; fp32 is what they are held against
-EPISODES_SEED, STATES_SEED = 0, 30_000_000
+EPISODES_SEED = 0
 
 
 def recommend(
@@ -48,8 +48,7 @@ def _recommended(file: AgentFile, retain: float, episodes: int) -> str:
     agent = load_agent(file)
     spec, weights = agent_spec(agent)
     fp32 = evaluate(agent, agent.policy, episodes, EPISODES_SEED).episode_return.to_numpy()
-    met = rollout(agent, agent.policy, 1, STATES_SEED)
-    example = np.zeros((1, *spec.observation_shape), met.dtype if not spec.conv else np.uint8)
+    example = np.zeros(spec.observation_shape, np.uint8 if spec.conv else np.float32)
     allowed = (1 - retain) * abs(float(fp32.mean()))
     tried = []
     for precision in sorted(TRIED, key=lambda name: packed_size(spec, name)):
@@ -65,7 +64,7 @@ def _recommended(file: AgentFile, retain: float, episodes: int) -> str:
         tried.append(f"{precision} {returns.mean():.4g}")
         if math.isfinite(paired.low) and paired.low >= -allowed:
             with one_thread():
-                microseconds = estimate_us(partial(engine, example[0]))
+                microseconds = estimate_us(partial(engine, example))
             return (
                 f"{precision}, {packed_size(spec, precision)} bytes, {microseconds:.1f} us ({engine.backend}); return "
                 f"{returns.mean():.4g}, fp32 {fp32.mean():.4g}, difference at least {paired.low:.3g} (95 %, {episodes} "
