@@ -189,23 +189,12 @@ INLINE void float_of(const uint8_t *w, const uint8_t *next, const uint16_t *colu
     }
 }
 
-#define FLOAT_BY_BLOCKS(bytes)                                                                                  \
-    switch (blocks) {                                                                                           \
-    case 4: float_of(weights, next, columns, x, count, sums, 8, 1, bytes); break;                                      \
-    case 3: float_of(weights, next, columns, x, count, sums, 6, 1, bytes); break;                                      \
-    case 2: float_of(weights, next, columns, x, count, sums, 4, 2, bytes); break;                                      \
-    default: float_of(weights, next, columns, x, count, sums, 2, 4, bytes);                                            \
-    }
-
-static void fp32(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const float *x, ptrdiff_t count,
-                 int blocks, float *sums) {
-    FLOAT_BY_BLOCKS(4)
-}
-
-static void fp16(const uint8_t *weights, const uint8_t *next, const uint16_t *columns, const float *x, ptrdiff_t count,
-                 int blocks, float *sums) {
-    FLOAT_BY_BLOCKS(2)
-}
+#define FLOAT_VECTORS 2
+#define FLOAT_UNROLL_1 4
+#define FLOAT_UNROLL_2 2
+#define FLOAT_UNROLL_3 1
+#define FLOAT_UNROLL_4 1
+#include "float_blocks.h"
 
 static uint64_t read_lines(const uint8_t *data, ptrdiff_t lines) {
     __m256i acc[4];
