@@ -226,6 +226,8 @@ def _load_arrays(file: AgentFile) -> Agent:
         check_inflation(file.path / "actor.npz")
         with np.load(file.path / "actor.npz", allow_pickle=False) as stored:
             arrays = dict(stored)
+    except AgentError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise AgentError(f"{file.path.name}: the arrays cannot be read: {error}") from error
     if not isinstance(description, dict):

@@ -20,7 +20,7 @@ MOST_SIDE_BYTES, MOST_NODES = 2**18, 20_000  # of a configuration beside an arch
 MOST_INFLATION = 64  # times its stored size; weights hardly compress
 
 
-class AgentError(RuntimeError):
+class AgentError(ValueError):
     """An agent cannot be used; the message is the reason in words for a table."""
 
 

@@ -129,3 +129,12 @@ def test_a_file_built_by_hand_acts(tmp_path):
     said = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     expected = QuantizedPolicy.from_sb3("ppo/CartPole-v1").predict(np.array([0.01, 0.02, -0.03, 0.04], np.float32))[0]
     assert int(said) == expected
+
+
+@pytest.mark.parametrize("command", [["export", "--to", "c", "-o", "x.c"], ["bench"]])
+def test_an_archive_that_is_none_is_refused_in_one_line(tmp_path, capsys, command):
+    folder = tmp_path / "ppo" / "CartPole-v1"
+    folder.mkdir(parents=True)
+    (folder / "CartPole-v1.zip").write_text("no zip")
+    assert cli.main([command[0], str(folder), *command[1:]]) == 2
+    assert capsys.readouterr().err == "quarl: CartPole-v1.zip is damaged or cut short: File is not a zip file\n"
