@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ from quarl_lib.inference.pack import pack
 
 ALGORITHMS: dict[str, ModuleType] = {"d4pg": d4pg, "dqn": dqn}
 LOG_EVERY_S = 0.5
+END_LOOK_EVERY_S = 0.02
 
 
 def run(config: Config, link: Link) -> None:
@@ -52,9 +55,8 @@ def run(config: Config, link: Link) -> None:
         if replay.address:
             link.set_address(replay.address)
         learner = Learner(config, link, spec, state, replay)
-        batches = replay.batches(learner.finished)
-        learner.learn(batches)
-        batches.close()  # a sampler that still waits would hold the server up
+        with contextlib.closing(replay.batches(learner.sampling)) as batches:  # an open one would hold the server up
+            learner.learn(batches)
     finally:
         link.set_learner_done()
         replay.stop()
@@ -77,41 +79,72 @@ class Learner:
         self._changed: float | None = None
         self._last_snapshot = -1  # learner steps of the policy left last
         self._metrics: dict[str, torch.Tensor] = {}
+        self._step = threading.Lock()  # held during a step, free while the sampler is waited for
+        self._over = threading.Event()
+
+    def sampling(self) -> bool:
+        """Say by a heartbeat that batches are sampled, and whether none is needed any more."""
+        self.link.beat(SAMPLE)
+        return self.finished()
 
     def finished(self) -> bool:
         """Say whether the run stops, the actors took their steps, or time is up."""
-        self.link.beat(SAMPLE)
         limit = self.config.max_seconds
         late = bool(limit) and self.link.wall_time_s() > limit
         return late or self.link.should_stop() or self.link.actor_steps() >= self.config.actor_steps
 
     def learn(self, batches: Iterator[Batch]) -> None:
-        """Publish the first policy, then take a step for every batch."""
-        config, timer, state = self.config, self.timer, self.state
-        update = ALGORITHMS[config.algorithm].update
+        """Publish the first policy, take a step for every batch, and leave the last policy."""
         self.publish()
         self.leave_snapshot_if_due()
-        timer.reset()
-        for batch in batches:
-            batch = self._to_device(batch)
-            timer.lap("sample")
-            self.link.beat(LEARNER_STEP)
-            self._metrics = update(config, state, batch)
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-            timer.lap("learner_step")
-            self.link.set_learner_steps(state.learner_steps)
-            if state.learner_steps % config.publish_period == 0:
-                self.publish()
-            self.leave_snapshot_if_due()
-            if config.checkpoint_every and state.learner_steps % config.checkpoint_every == 0:
-                self.save()
-            if time.monotonic() - self._logged_at > LOG_EVERY_S:
-                self.write_rows()
-        if not self.link.aborted():
-            self.leave_snapshot()
-        self.link.set_learner_done()
+        self.timer.reset()
+        watch = threading.Thread(target=self._watch_the_end, daemon=True)
+        watch.start()
+        try:
+            for batch in batches:
+                with self._step:
+                    if self._over.is_set():
+                        break
+                    self.step(batch)
+        finally:
+            self._over.set()
+            watch.join()
+        self.leave_last_snapshot()
         self.write_rows()
+
+    def step(self, batch: Batch) -> None:
+        """Update on a batch, then publish, leave, save and log what is due."""
+        config, timer, state = self.config, self.timer, self.state
+        batch = self._to_device(batch)
+        timer.lap("sample")
+        self.link.beat(LEARNER_STEP)
+        self._metrics = ALGORITHMS[config.algorithm].update(config, state, batch)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        timer.lap("learner_step")
+        self.link.set_learner_steps(state.learner_steps)
+        if state.learner_steps % config.publish_period == 0:
+            self.publish()
+        self.leave_snapshot_if_due()
+        if config.checkpoint_every and state.learner_steps % config.checkpoint_every == 0:
+            self.save()
+        if time.monotonic() - self._logged_at > LOG_EVERY_S:
+            self.write_rows()
+
+    def _watch_the_end(self) -> None:
+        """Leave the last policy when the run ends, in a thread: the sampler may wait for seconds then."""
+        while not self._over.wait(END_LOOK_EVERY_S):
+            if self.finished():
+                with contextlib.suppress(Exception):  # `learn` meets it again, and raises it
+                    self.leave_last_snapshot()
+
+    def leave_last_snapshot(self) -> None:
+        """Leave the policy that the run ends with, and say that no further one comes."""
+        with self._step:
+            self._over.set()
+            if not self.link.aborted():
+                self.leave_snapshot()
+            self.link.set_learner_done()
 
     def publish(self) -> None:
         """Quantize the online policy and make it the newest."""
@@ -148,10 +181,10 @@ class Learner:
         if self.state.learner_steps == self._last_snapshot:
             return
         self.check_finite()
-        self._last_snapshot = self.state.learner_steps
         steps, taken_at = self.link.actor_steps(), self.link.wall_time_s()
         buffer = self._pack("fp32", self.state.learner_steps)
         leave_snapshot(self.link.directory, buffer, steps, self.state.learner_steps, taken_at)
+        self._last_snapshot = self.state.learner_steps
         self.timer.start()
 
     def save(self) -> Path:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cache
 
 import numpy as np
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.weights.broadcast import subscriber_of
-from quarl_lib.inference.layout import Layout, layout_of
+from quarl_lib.inference.layout import BITS, Layout, layout_of
 from quarl_lib.inference.spec import PolicySpec
 
 LOOK_EVERY_S = 0.001
@@ -21,10 +22,19 @@ def changed_share(layout: Layout, num_weights: int, buffer: np.ndarray, before: 
     """Return the share of a policy's weight codes that differ between two packed buffers of one layout."""
     changed = 0
     for layer in layout.layers:
-        width = max(1, layer.weights.shape[0] // (layer.rows_padded * layer.cols_padded))  # bytes of a code: 4 in fp32
-        differ = layer.weights.view(buffer) != layer.weights.view(before)
-        changed += np.count_nonzero(differ.reshape(-1, width).any(axis=1))
+        differ, bits = layer.weights.view(buffer) ^ layer.weights.view(before), BITS[layer.kind]
+        if bits < 8:  # several codes a byte
+            changed += int(np.bincount(differ, minlength=256) @ _codes_set(bits))
+        else:
+            changed += np.count_nonzero(differ.view(f"u{bits // 8}"))
     return changed / num_weights
+
+
+@cache
+def _codes_set(bits: int) -> np.ndarray:
+    """Return for each value of a byte how many of its codes of so many bits are not 0."""
+    values, mask = np.arange(256), (1 << bits) - 1
+    return sum((values >> shift & mask != 0).astype(np.int64) for shift in range(0, 8, bits))
 
 
 def watch(spec: PolicySpec, config: Config, link: Link, reader: int) -> None:

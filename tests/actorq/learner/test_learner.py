@@ -22,6 +22,7 @@ from quarl_lib.actorq.learner import checkpoint
 from quarl_lib.actorq.learner import loop as learner
 from quarl_lib.actorq.learner.state import device_of
 from quarl_lib.actorq.link import Link, read
+from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast, subscriber_of
 from quarl_lib.envs import control
 from quarl_lib.inference.pack import packed_size, read_version, unpack
@@ -128,6 +129,60 @@ def test_goes_on_from_the_last_whole_checkpoint(finished):
     assert again.learner_steps() > counters.learner_steps + 10
     rows = read(directory, "learner")
     assert rows.learner_steps.iloc[-1] == again.learner_steps()
+
+
+class WaitingReplay:
+    """A replay whose sampler gives `steps` batches, then waits until the learner has ended without it."""
+
+    address = "localhost:1"
+
+    def __init__(self, link: Link, config: Config, steps: int) -> None:
+        self.link, self.config, self.steps, self.returned_at = link, config, steps, 0.0
+
+    def batches(self, should_stop):
+        rng = np.random.default_rng(0)
+        draw = lambda: torch.from_numpy(rng.normal(size=(16, 4)).astype(np.float32))  # noqa: E731
+        for _ in range(self.steps):
+            yield Batch(draw(), torch.zeros(16, dtype=torch.int64), torch.ones(16), torch.ones(16), draw())
+        self.link.set_actor_steps(0, self.config.actor_steps)  # the actors end here
+        deadline = time.monotonic() + 10
+        while not self.link.learner_done() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.returned_at = self.link.wall_time_s()
+        yield Batch(draw(), torch.zeros(16, dtype=torch.int64), torch.ones(16), torch.ones(16), draw())
+
+    def counts(self) -> tuple[int, int]:
+        return 32, 16 * self.steps
+
+    def stop(self) -> None:
+        pass
+
+
+def test_the_end_does_not_wait_for_the_sampler(tmp_path, monkeypatch):
+    config = CONFIG.replace(transport="shared_memory")
+    link = Link(tmp_path, 1, SharedMemoryBroadcast(packed_size(policy_spec(config, ENVIRONMENT_SPEC), "int8"), 1))
+    replay = WaitingReplay(link, config, steps=7)
+    monkeypatch.setattr(learner, "open_replay", lambda *_: replay)
+    learner.run(config, link)
+    last = waiting_snapshots(tmp_path)[-1]
+    assert (last.learner_steps, last.actor_steps) == (7, config.actor_steps)  # no step more, once the actors ended
+    assert link.learner_steps() == 7
+    assert last.wall_time_s < replay.returned_at < 10  # taken, and said to be the last, while the sampler waited
+
+
+def test_a_last_snapshot_that_cannot_be_left_fails_the_learner(tmp_path, monkeypatch):
+    link = Link(tmp_path, 1, SharedMemoryBroadcast(packed_size(policy_spec(CONFIG, ENVIRONMENT_SPEC), "int8"), 1))
+    monkeypatch.setattr(learner, "open_replay", lambda *_: WaitingReplay(link, CONFIG, steps=3))
+    written = []
+
+    def leave_snapshot(*arguments) -> None:
+        written.append(arguments)
+        if len(written) > 1:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(learner, "leave_snapshot", leave_snapshot)
+    with pytest.raises(OSError, match="no space left"):
+        learner.run(CONFIG, link)
 
 
 def test_a_diverged_learner_says_so(tmp_path):

@@ -95,6 +95,26 @@ def test_changed_share_counts_codes():
     assert publications.changed_share(layout, spec.num_weights, after, before) == 1 / 20
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "int4", "int4g128", "int2"])
+def test_changed_share_counts_codes_where_a_byte_holds_several(precision):
+    spec = PolicySpec((Layer(4, 8, "relu"), Layer(8, 8, "relu"), Layer(8, 2)))  # 32 + 64 + 16 weights
+    rng = np.random.default_rng(0)
+    first, middle, last = (
+        LayerWeights(rng.uniform(-0.5, 0.5, (layer.out_features, layer.in_features)).astype(np.float32),
+                     np.zeros(layer.out_features, np.float32))
+        for layer in spec.layers
+    )  # fmt: skip
+    middle.weight[:, 0] = 1.0  # each row's scale, in every code the same
+    moved = middle.weight.copy()
+    moved[3, 1:5] *= -1  # four neighbours of one row: in the same bytes of int4 and int2 ...
+    moved[5, 7] *= -1  # ... and one more
+    layout = layout_of(spec, precision)
+    before = np.frombuffer(pack(spec, Weights((first, middle, last)), precision), np.uint8)
+    after = np.frombuffer(pack(spec, Weights((first, LayerWeights(moved, middle.bias), last)), precision), np.uint8)
+    assert publications.changed_share(layout, spec.num_weights, after, before) == 5 / 112
+    assert publications.changed_share(layout, spec.num_weights, before, before) == 0
+
+
 @pytest.mark.slow
 def test_a_tiny_run_end_to_end():
     table = study.run(TINY)
