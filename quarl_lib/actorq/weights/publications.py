@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import cache
 
 import numpy as np
 
@@ -24,17 +23,11 @@ def changed_share(layout: Layout, num_weights: int, buffer: np.ndarray, before: 
     for layer in layout.layers:
         differ, bits = layer.weights.view(buffer) ^ layer.weights.view(before), BITS[layer.kind]
         if bits < 8:  # several codes a byte
-            changed += int(np.bincount(differ, minlength=256) @ _codes_set(bits))
+            mask = (1 << bits) - 1
+            changed += sum(np.count_nonzero(differ & (mask << shift)) for shift in range(0, 8, bits))
         else:
             changed += np.count_nonzero(differ.view(f"u{bits // 8}"))
     return changed / num_weights
-
-
-@cache
-def _codes_set(bits: int) -> np.ndarray:
-    """Return for each value of a byte how many of its codes of so many bits are not 0."""
-    values, mask = np.arange(256), (1 << bits) - 1
-    return sum((values >> shift & mask != 0).astype(np.int64) for shift in range(0, 8, bits))
 
 
 def watch(spec: PolicySpec, config: Config, link: Link, reader: int) -> None:
