@@ -37,12 +37,12 @@ ACTORQ: dict[str, set[str]] = {
     "timing": set(),
     "carbon": set(),
     "memory": set(),
-    "link": {"memory"},
+    "link": {"memory", "timing"},
     "weights": {"config", "link", "memory", "replay"},
     "replay": {"config", "link", "memory"},
     "actor": {"config", "link", "timing", "weights", "replay"},
     "learner": {"config", "link", "timing", "weights", "replay", "actor"},
-    "launch": {"config", "link", "carbon", "weights", "replay", "actor", "learner"},
+    "launch": {"config", "link", "timing", "carbon", "weights", "replay", "actor", "learner"},
     "bench": {"config", "link", "timing", "weights", "replay", "actor", "learner", "launch"},
 }
 BACKENDS_MAY = {"spec", "pack", "arithmetic", "layout", "tiles", "heads", "observations", "interface", "extension"}

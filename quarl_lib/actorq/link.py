@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from quarl_lib.actorq.memory import SharedBlock
+from quarl_lib.actorq.timing import StageTimer
 
 # int64 slots of the board. Then the heartbeats, one a part, and each actor's steps and pulled publication.
 STOP, LEARNER_STEPS, LEARNER_DONE, PORT, PUBLISHED, PUBLISHED_NS, PUBLISHED_STEPS, BEATS = range(8)
@@ -40,7 +41,7 @@ class Link:
         self.directory, self.part, self.weights = Path(directory), "supervisor", weights
         self.replay: Any = None  # the memory of a local replay
         self.num_actors = num_actors
-        self.started_at = time.monotonic()
+        self.started_at = self.now()
         self.resumed_steps, self.resumed_wall_s = 0, 0.0
         self.first_beat, self.last_beat = BEATS, BEATS + num_actors + OTHER_PARTS - 1
         self.beat_slot, self._beats = self.last_beat, 0
@@ -133,11 +134,11 @@ class Link:
 
     def note_publication(self) -> None:
         """Count a publication, with the time and the actor steps at which it came."""
-        self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS] = time.monotonic_ns(), self.actor_steps()
+        self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS] = int(1e9 * self.now()), self.actor_steps()
         self.board[PUBLISHED] += 1
 
     def publication(self) -> tuple[int, int, int]:
-        """Return the newest publication's number, its time in monotonic nanoseconds, and the actor steps then."""
+        """Return the newest publication's number, its time in nanoseconds of `now`, and the actor steps then."""
         return self.board[PUBLISHED], self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS]
 
     def pulled(self, actor_id: int) -> int:
@@ -170,11 +171,31 @@ class Link:
 
     def start_clock(self) -> None:
         """Let wall time begin now, or where a resumed run left it."""
-        self.started_at = time.monotonic() - self.resumed_wall_s
+        self.started_at = self.now() - self.resumed_wall_s
 
     def wall_time_s(self) -> float:
         """Return the seconds since the program started, those before it was resumed included; never goes back."""
-        return time.monotonic() - self.started_at
+        return self.now() - self.started_at
+
+    def timer(self) -> StageTimer:
+        """Return what books the stages of this part's loop."""
+        return StageTimer()
+
+    def now(self) -> float:
+        """Return seconds by a clock that never goes back, the same in all parts."""
+        return time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep between two looks at something."""
+        time.sleep(seconds)
+
+    def wait_for_replay(self, seconds: float) -> None:
+        """Sleep until the replay's other side may have gone on, about `seconds` at most."""
+        time.sleep(seconds)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of this part's process."""
+        return time.process_time()
 
     def resume(self, actor_steps: int, wall_time_s: float) -> None:
         """Let counters and clock go on where they stood."""

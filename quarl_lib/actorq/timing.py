@@ -31,8 +31,11 @@ class StageTimer:
         """Set the mark from which the next lap counts."""
         self._mark = perf_counter()
 
-    def lap(self, stage: str) -> float:
-        """Book the time since the last mark under `stage` and return it in seconds."""
+    def lap(self, stage: str, num_bytes: int = 0) -> float:
+        """Book the time since the last mark under `stage` and return it in seconds.
+
+        `num_bytes` of weights were moved: a virtual clock charges for them.
+        """
         now = perf_counter()
         elapsed = now - self._mark
         self._mark = now

@@ -7,8 +7,6 @@ at the lowest priority, so that evaluation neither stops the clock nor takes cor
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +92,6 @@ def play_episode(environment: dm_env.Environment, engine: Engine, link: Link, ta
 
 def run(config: Config, link: Link) -> None:
     """Play every snapshot that the learner leaves; end the run once its threshold is confirmed."""
-    os.nice(19)
     spec = policy_spec(config, specs.make_environment_spec(control.make(config.task, EVALUATION_SEED)))
     player = Player(config, link, spec)
     threshold = Threshold(config.stop_return, config.stop_evaluations)
@@ -121,7 +118,7 @@ def run(config: Config, link: Link) -> None:
         if not waiting:
             if done:
                 return
-            time.sleep(LOOK_EVERY_S)
+            link.pause(LOOK_EVERY_S)
 
 
 class Player:
@@ -165,7 +162,7 @@ class Player:
 
     def _log_cpu_seconds(self) -> None:
         # By the clock, so that they can be taken out of the energy of what is timed.
-        spent = self._cpu_before + time.process_time()
+        spent = self._cpu_before + self._link.cpu_seconds()
         self._link.log("evaluator", [{"wall_time_s": self._link.wall_time_s(), "cpu_seconds": spent}])
 
 

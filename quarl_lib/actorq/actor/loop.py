@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +45,7 @@ class Puller:
         buffer: Any = self._subscriber.fetch()
         self.version = version
         self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(buffer)
-        timer.lap("pull")
+        timer.lap("pull", len(buffer))
         if self._own is not None:
             # Only the native engine takes what is its own without summing it up again.
             seal = self._engine.backend != "native"
@@ -97,7 +96,7 @@ class ActorCallback:
         self._note_weights()
         self.steps = link.actor_steps_of(actor_id)
         self._episodes: list[dict[str, object]] = []
-        self._logged_at = time.monotonic()
+        self._logged_at = link.now()
 
     def after_step(self) -> bool:
         """Count a step, pull when it is time, and say whether to go on."""
@@ -106,7 +105,7 @@ class ActorCallback:
             self._note_weights()
         if self.steps % LOOK_EVERY == 0:
             self._link.set_actor_steps(self._actor_id, self.steps)
-            if time.monotonic() - self._logged_at > LOG_EVERY_S:
+            if self._link.now() - self._logged_at > LOG_EVERY_S:
                 self.write_rows()
             return not self._link.should_stop() and self._link.actor_steps() < self._config.actor_steps
         return True
@@ -127,7 +126,7 @@ class ActorCallback:
                 "episode_return": episode_return,
             }
         )
-        if time.monotonic() - self._logged_at > LOG_EVERY_S:
+        if self._link.now() - self._logged_at > LOG_EVERY_S:
             self.write_rows()
 
     def write_rows(self) -> None:
@@ -146,11 +145,11 @@ class ActorCallback:
                 wall_time_s=self._link.wall_time_s(),
                 weights_version=self._pull.version,
                 weights_age_steps=self._link.actor_steps() - self._published_steps,
-                weights_age_s=(time.monotonic_ns() - self._published_ns) / 1e9,
+                weights_age_s=self._link.now() - self._published_ns / 1e9,
             ),
         )
         self._episodes.clear()
-        self._logged_at = time.monotonic()
+        self._logged_at = self._link.now()
         self._timer.reset()
 
 
@@ -197,7 +196,7 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     subscriber = subscriber_of(link, actor_id)
     wait_for_weights(subscriber, link)
     adder = make_adder(config, link, environment_spec, actor_id)
-    timer = StageTimer()
+    timer = link.timer()
     pull = Puller(spec, engine, subscriber, config.weights_precision)
     pull(timer)
     callback = ActorCallback(config, link, actor_id, pull, timer)
@@ -223,10 +222,10 @@ def wait_for_weights(subscriber: Subscriber, link: Link, timeout_s: float = WEIG
         Stopped: the run is to end.
         TimeoutError: none came.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = link.now() + timeout_s
     while not subscriber.version():
         if link.waiting():
             raise Stopped
-        if time.monotonic() > deadline:
+        if link.now() > deadline:
             raise TimeoutError(f"{link.part}: the learner published no weights within {timeout_s:g} s; see its log")
-        time.sleep(0.005)
+        link.pause(0.005)

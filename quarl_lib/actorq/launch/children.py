@@ -38,12 +38,13 @@ def start(
     arguments: tuple[Any, ...],
     beat_slot: int,
     prepare: Callable[[], None],
+    background: bool = False,
 ) -> BaseProcess:
     """Start a part's process, whose heartbeat is to be in `beat_slot` of the board."""
     scratch = [util.get_temp_dir()]  # type: ignore[attr-defined]  # where multiprocessing keeps the fork server's socket
     if link.directory.parent == Path(tempfile.gettempdir()) and link.directory.name.startswith("quarl-"):
         scratch.append(str(link.directory))
-    arguments = (name, function, link, arguments, beat_slot, scratch, prepare)
+    arguments = (name, function, link, arguments, beat_slot, scratch, prepare, background)
     process = _context.Process(target=run_part, args=arguments, daemon=True)
     with _without_main_module():
         process.start()
@@ -58,12 +59,14 @@ def run_part(
     beat_slot: int,
     scratch: list[str],
     prepare: Callable[[], None],
+    background: bool,
 ) -> None:
     """Run one part in its own process: its own log, deaf to Ctrl-C, gone when its caller is.
 
     Args:
         scratch: temporary folders of the caller's, removed should the caller be killed.
         prepare: called first; brings the environment's registration.
+        background: whether it is at the lowest priority.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor says what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -74,6 +77,8 @@ def run_part(
     os.dup2(log, 1)
     os.dup2(log, 2)
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # where it hangs, should the supervisor ask
+    if background and hasattr(os, "nice"):
+        os.nice(19)
     _schedule_as_batch()
     gc.freeze()  # what was imported before the fork is never garbage; looking through it takes 0.2 s each time
     threading.Thread(target=_end_with_parent, args=(link, scratch), daemon=True).start()

@@ -31,6 +31,7 @@ class Part:
     stall_s: how long its heartbeat may stand still, once it began; infinite for a part without one.
     actor_id: of a part that acts, so that the weights it runs can be looked at.
     environment: the task that it steps, to be named where a step does not return.
+    background: it takes only what the others leave of the cores.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Part:
     stall_s: float = math.inf
     actor_id: int | None = None
     environment: str = ""
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,20 @@ class Program:
     prepare: Callable[[], None] = nothing
 
 
-def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), evaluated: bool = True) -> Program:
+def build(
+    config: Config,
+    directory: Path,
+    watchers: Sequence[Watcher] = (),
+    evaluated: bool = True,
+    make_link: Callable[..., Link] = Link,
+) -> Program:
     """Build the parts of a run; nothing is started and no port is opened.
 
     Args:
         watchers: called with (config, link, subscriber's number), each in a process of its own that sees every
             published version; they end when the run does.
         evaluated: whether an evaluator plays the learner's policy; it takes what the others leave of the cores.
+        make_link: called as `Link` is; a launcher's own kind of link.
 
     Raises:
         ValueError: an environment cannot be made, or no backend runs the policy at the actors' precision.
@@ -82,7 +91,7 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     num_bytes = weights_bytes(config)
     readers = config.n_actors + len(watchers)
     weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
-    link = Link(directory, config.n_actors, weights)
+    link = make_link(directory, config.n_actors, weights)
     if config.local_replay:
         link.replay = replay_memory(config)
     saved, bad = checkpoint.newest_good(directory) if config.resume else (None, {})
@@ -104,7 +113,11 @@ def build(config: Config, directory: Path, watchers: Sequence[Watcher] = (), eva
     parts = (
         Part("learner", learner.run, (config, link), ends_run=True, grace_s=30.0, **watched),
         *acting,
-        *([Part("evaluator", evaluator.run, (config, link), grace_s=math.inf, **watched)] if evaluated else []),
+        *(
+            [Part("evaluator", evaluator.run, (config, link), grace_s=math.inf, background=True, **watched)]
+            if evaluated
+            else []
+        ),
         *(Part(f"watcher-{i}", watcher, (config, link, config.n_actors + i)) for i, watcher in enumerate(watchers)),
     )
     return Program(parts, link, config.actor_steps, f"{config.task} {config.precision}", config.update_period, prepare)

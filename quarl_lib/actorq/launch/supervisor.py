@@ -86,7 +86,7 @@ class Supervisor:
         slot = min(self.link.last_beat, self.link.first_beat + list(self.generations).index(part.name))
         self.silence.begin(slot)
         arguments = (*part.arguments, generation) if part.replaceable else part.arguments
-        process = start(part.name, part.function, self.link, arguments, slot, self.prepare)
+        process = start(part.name, part.function, self.link, arguments, slot, self.prepare, part.background)
         self.running[part.name] = Running(part, process, slot)
         row = {"part": part.name, "generation": generation, "pid": process.pid, "wall_time_s": self.link.wall_time_s()}
         self.link.log("processes", [row])

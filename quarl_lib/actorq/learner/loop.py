@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,6 @@ from quarl_lib.actorq.learner.state import State, device_of
 from quarl_lib.actorq.link import BROADCAST, CHECKPOINT, LEARNER_STEP, SAMPLE, Link
 from quarl_lib.actorq.replay.choice import Replay, open_replay
 from quarl_lib.actorq.replay.transitions import Batch
-from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import publisher_of
 from quarl_lib.actorq.weights.publications import changed_share
 from quarl_lib.envs import control
@@ -67,12 +65,12 @@ class Learner:
 
     def __init__(self, config: Config, link: Link, spec: specs.EnvironmentSpec, state: State, replay: Replay) -> None:
         self.config, self.link, self.state = config, link, state
-        self.timer = StageTimer()
+        self.timer = link.timer()
         self._replay = replay
         self._spec = policy_spec(config, spec)
         self._device = device_of(config)
         self._publisher = publisher_of(link)
-        self._logged_at = time.monotonic()
+        self._logged_at = link.now()
         self._next_snapshot = link.actor_steps() // config.eval_period * config.eval_period
         self._layout = layout_of(self._spec, config.weights_precision)
         self._before: np.ndarray | None = None  # the last publication, where the next is to be compared with it
@@ -98,17 +96,13 @@ class Learner:
         self.publish()
         self.leave_snapshot_if_due()
         self.timer.reset()
-        watch = threading.Thread(target=self._watch_the_end, daemon=True)
-        watch.start()
-        try:
+        # Only a server's sampler waits for long, and a thread would have no place under a virtual clock.
+        with self._watching_the_end() if self._replay.address else contextlib.nullcontext():
             for batch in batches:
                 with self._step:
                     if self._over.is_set():
                         break
                     self.step(batch)
-        finally:
-            self._over.set()
-            watch.join()
         self.leave_last_snapshot()
         self.write_rows()
 
@@ -128,8 +122,18 @@ class Learner:
         self.leave_snapshot_if_due()
         if config.checkpoint_every and state.learner_steps % config.checkpoint_every == 0:
             self.save()
-        if time.monotonic() - self._logged_at > LOG_EVERY_S:
+        if self.link.now() - self._logged_at > LOG_EVERY_S:
             self.write_rows()
+
+    @contextlib.contextmanager
+    def _watching_the_end(self) -> Iterator[None]:
+        watch = threading.Thread(target=self._watch_the_end, daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            watch.join()
 
     def _watch_the_end(self) -> None:
         """Leave the last policy when the run ends, in a thread: the sampler may wait for seconds then."""
@@ -154,9 +158,9 @@ class Learner:
         version = self.state.learner_steps + 1
         buffer = self._pack(self.config.weights_precision, version)
         self.timer.lap("quantize")
-        self._publisher.publish(buffer)
+        num_bytes = self._publisher.publish(buffer)
         self.link.note_publication()
-        self.timer.lap("broadcast")
+        self.timer.lap("broadcast", num_bytes)
         self._note_change(buffer)
 
     def _note_change(self, buffer: memoryview) -> None:
@@ -220,7 +224,7 @@ class Learner:
             self._changed = None
         link.log("timing", self.timer.rows(part="learner", actor_id=-1, precision=self.config.precision, **now))
         self.check_finite()
-        self._logged_at = time.monotonic()
+        self._logged_at = link.now()
         self.timer.reset()
 
     def check_finite(self) -> None:

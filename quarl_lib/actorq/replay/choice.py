@@ -72,7 +72,7 @@ def open_replay(
         kind = "local" if saved.is_file() else "reverb"
         raise ValueError(f"replay={config.replay!r}: the checkpoint {saved} is of another kind; give replay={kind!r}")
     if config.local_replay:
-        replay = local.LocalReplay(config, link.replay, spec)
+        replay = local.LocalReplay(config, link.replay, spec, link.wait_for_replay)
         if saved is not None:
             replay.restore(saved)
         return replay
@@ -82,7 +82,7 @@ def open_replay(
 def make_adder(config: Config, link: Link, spec: EnvironmentSpec, actor_id: int) -> base.Adder:
     """Return one actor's side; waits for the server where there is to be one."""
     if config.local_replay:
-        return local.LocalAdder(config, link.replay, spec, actor_id, link.waiting)
+        return local.LocalAdder(config, link.replay, spec, actor_id, link.waiting, link.wait_for_replay)
     from quarl_lib.actorq.replay import reverb
 
     return reverb.make_adder(config, link.address(), spec, link.waiting)

@@ -25,6 +25,7 @@ from quarl_lib.actorq.replay.transitions import Batch, NStep, TransitionLayout
 SAMPLED = 0  # int64 words of the header: items sampled so far, then two for every writer
 ANNOUNCED, INSERTED = 0, 1
 LONGEST_PAUSE_S = 0.001
+Wait = Callable[[float], None]
 _ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -91,8 +92,8 @@ class LocalReplay:
 
     address = ""
 
-    def __init__(self, config: Config, memory: Memory, spec: EnvironmentSpec) -> None:
-        self._config, self._memory, self._spec = config, memory, spec
+    def __init__(self, config: Config, memory: Memory, spec: EnvironmentSpec, wait: Wait = time.sleep) -> None:
+        self._config, self._memory, self._spec, self._wait = config, memory, spec, wait
 
     def batches(self, should_stop: Callable[[], bool] = lambda: False) -> Generator[Batch, None, None]:
         """Return batches sampled uniformly over all rings, with replacement; ends when `should_stop()`."""
@@ -102,7 +103,7 @@ class LocalReplay:
         while not should_stop():
             if not limiter.may_sample(memory.inserted(counts), counts[SAMPLED], memory.size(counts), config.batch_size):
                 pause = min(LONGEST_PAUSE_S, pause + 1e-4)
-                time.sleep(pause)
+                self._wait(pause)
                 continue
             pause = 0.0
             vectors = sample(config.batch_size)
@@ -160,11 +161,11 @@ class LocalAdder:
 
     def __init__(
         self, config: Config, memory: Memory, spec: EnvironmentSpec, writer: int,
-        should_stop: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False, wait: Wait = time.sleep,
     ) -> None:  # fmt: skip
         if not 0 <= writer < memory.num_writers:
             raise ValueError(f"writer={writer}: this replay was made for num_writers={memory.num_writers}")
-        self._memory, self._should_stop = memory, should_stop
+        self._memory, self._should_stop, self._wait = memory, should_stop, wait
         self._layout, self._nstep = TransitionLayout(spec), NStep(config.n_step, config.discount)
         self._limiter = limiter_of(config)
         self._counts = memory.counts()
@@ -201,7 +202,7 @@ class LocalAdder:
             if self._should_stop():
                 raise Stopped
             pause = min(LONGEST_PAUSE_S, pause + 1e-4)
-            time.sleep(pause)
+            self._wait(pause)
 
 
 class Sampler:

@@ -31,8 +31,7 @@ def policy(gain: float) -> memoryview:
 
 
 @pytest.fixture
-def link(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluator.os, "nice", lambda step: 0)
+def link(tmp_path):
     return Link(tmp_path, 1)
 
 

@@ -1,0 +1,211 @@
+"""Run a program under a virtual clock: real learning, in one process, at costs from a table.
+
+Every part keeps its code and gets a clock of its own. Where it books a stage on its timer, the stage's cost is added to
+that clock, and the part whose clock is earliest goes next: a discrete-event simulation with coroutines. What a stage
+does lies in memory from its beginning on; a part that waits for the replay goes on when the stage that let it ends.
+Nothing depends on the machine's load: the same seed and table give the same rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import greenlet
+import numpy as np
+import pandas as pd
+
+from quarl_lib import results
+from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.launch.local import TABLES
+from quarl_lib.actorq.launch.program import Part, build
+from quarl_lib.actorq.link import Link, Stopped, read
+from quarl_lib.actorq.timing import StageTimer
+
+Cost = Callable[[np.random.Generator, int], float]
+REPORT_EVERY = 1000  # actor steps between two calls of progress
+LONGEST_PAUSE_S = 0.002  # a look costs no time here, and what is seen late would be learned for nothing
+
+
+def run(
+    config: Config, directory: Path, costs: Mapping[str, Cost], progress: results.Progress = results.no_progress,
+    evaluated: bool = True,
+) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """Run an ActorQ program to its end in virtual time and return its tables, as `launch.local.run` does.
+
+    `wall_time_s` in the tables is virtual time. The evaluator takes no time: as on a machine with a core to spare.
+    There are no checkpoints, and nothing is resumed: a run that goes on would not be the same twice.
+
+    Args:
+        costs: seconds of every stage, drawn by a generator that is passed in; the second argument is the bytes of
+            weights that the stage moves.
+    """
+    import torch
+
+    config = config.replace(replay="local", checkpoint_every=0, resume=False)
+    threads = torch.get_num_threads()
+    clock = Clock(costs, config.seed)
+    program = build(config, Path(directory), evaluated=evaluated, make_link=partial(VirtualLink, clock=clock))
+    link, total = program.link, config.actor_steps
+    clock.report = lambda: progress(min(link.actor_steps(), total), total, program.label)
+    try:
+        clock.run(program.parts, link)
+    finally:
+        torch.set_num_threads(threads)  # the parts set it for what they take to be their own process
+    return {table: read(link.directory, table) for table in TABLES}
+
+
+class Task:
+    """One part as a coroutine, with its clock in seconds."""
+
+    def __init__(self, number: int, part: Part, parent: greenlet.greenlet) -> None:
+        self.number, self.part, self.time = number, part, 0.0
+        self.looks_again = False  # woken while it waited for the replay, and not yet past it
+        self.coroutine = greenlet.greenlet(self._run, parent)
+
+    def _run(self) -> None:
+        with contextlib.suppress(Stopped):
+            self.part.function(*self.part.arguments, *([0] if self.part.replaceable else []))
+
+
+class Clock:
+    """Lets the parts go on in the order of their clocks."""
+
+    def __init__(self, costs: Mapping[str, Cost], seed: int) -> None:
+        self.report: Callable[[], None] = lambda: None
+        self.costs, self.seed = costs, seed
+        self._running: Task | None = None
+        self._queue: list[tuple[float, int, Task]] = []
+        self._waiting: deque[Task] = deque()  # for the replay's other side, first come first served
+        self._hub = greenlet.getcurrent()
+
+    def time(self) -> float:
+        """Return the time of the part that runs, in seconds; of the last one after the end, 0 before any."""
+        return self._running.time if self._running else 0.0
+
+    def number(self) -> int:
+        """Return the number of the part that runs."""
+        return self._current().number
+
+    def run(self, parts: Sequence[Part], link: Link) -> None:
+        """Run every part to its end; an error in one ends all and is raised."""
+        self._hub = greenlet.getcurrent()
+        tasks = [Task(number, part, self._hub) for number, part in enumerate(parts)]
+        for task in tasks:
+            self._push(task)
+        reported = 0
+        try:
+            while self._queue or self._waiting:
+                if link.should_stop() or not self._queue:
+                    self._wake(len(self._waiting))
+                _, _, task = heapq.heappop(self._queue)
+                self._running, link.part = task, task.part.name
+                task.coroutine.switch()
+                if task.coroutine.dead:
+                    self._ended(task, tasks, link)
+                if link.actor_steps() - reported >= REPORT_EVERY:
+                    reported = link.actor_steps()
+                    self.report()
+        finally:
+            for task in tasks:
+                if task.coroutine:  # started and not at its end
+                    task.coroutine.throw(greenlet.GreenletExit)
+
+    def _ended(self, task: Task, tasks: list[Task], link: Link) -> None:
+        if task.part.ends_run:
+            link.request_stop(f"{task.part.name} ended")
+        elif task.part.replaceable and all(other.coroutine.dead for other in tasks if other.part.replaceable):
+            link.request_stop("the actors took their steps")
+
+    def spend(self, seconds: float) -> None:
+        """Let the running part's time go by; another goes on if it is earlier now."""
+        task = self._current()
+        task.time += seconds
+        if self._queue and self._queue[0][0] < task.time:
+            self._push(task)
+            self._hub.switch()
+
+    def book(self, stage: str, num_bytes: int, rng: np.random.Generator) -> None:
+        """Spend what a stage costs, then let one of those who wait for what it did to the replay look again."""
+        task = self._current()
+        task.looks_again = False
+        cost = self.costs[stage](rng, num_bytes)
+        if self._waiting and stage in ("observe", "sample"):
+            self._wake(1, task.time + cost)
+        self.spend(cost)
+
+    def wait_for_replay(self) -> None:
+        """Stop the running part until the replay's other side has gone on."""
+        task = self._current()
+        (self._waiting.appendleft if task.looks_again else self._waiting.append)(task)
+        self._hub.switch()
+
+    def _wake(self, count: int, now: float = 0.0) -> None:
+        for _ in range(count):
+            task = self._waiting.popleft()
+            task.time, task.looks_again = max(task.time, now or self.time()), True
+            self._push(task)
+
+    def _push(self, task: Task) -> None:
+        heapq.heappush(self._queue, (task.time, task.number, task))
+
+    def _current(self) -> Task:
+        assert self._running is not None, "only a running part has a clock"
+        return self._running
+
+
+class VirtualTimer(StageTimer):
+    """Books a stage at its cost, and what the part waited for the replay before it."""
+
+    __slots__ = ("_clock", "_rng")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._rng = clock, np.random.default_rng([clock.seed, clock.number()])
+        super().__init__()
+        self.start()
+
+    def start(self) -> None:
+        """Set the mark from which the next lap counts."""
+        self._mark = self._clock.time()
+
+    def lap(self, stage: str, num_bytes: int = 0) -> float:
+        """Let the stage's cost go by; book the time since the last mark under `stage` and return it in seconds."""
+        self._clock.book(stage, num_bytes, self._rng)
+        elapsed = self._clock.time() - self._mark
+        self._mark += elapsed
+        self.seconds[stage] += elapsed
+        self.counts[stage] += 1
+        return elapsed
+
+
+class VirtualLink(Link):
+    """A link whose time is the running part's own."""
+
+    def __init__(self, directory: Path, num_actors: int, weights: Any, clock: Clock) -> None:
+        self.clock = clock
+        super().__init__(directory, num_actors, weights)
+
+    def timer(self) -> StageTimer:
+        """Return a timer that spends what a stage costs."""
+        return VirtualTimer(self.clock)
+
+    def now(self) -> float:
+        """Return the running part's virtual time."""
+        return self.clock.time()
+
+    def pause(self, seconds: float) -> None:
+        """Let virtual time go by."""
+        self.clock.spend(min(seconds, LONGEST_PAUSE_S))
+
+    def wait_for_replay(self, seconds: float) -> None:
+        """Let the others go on until one of them changed the replay."""
+        self.clock.wait_for_replay()
+
+    def cpu_seconds(self) -> float:
+        """Return 0: nothing here takes the time of a core that is timed."""
+        return 0.0

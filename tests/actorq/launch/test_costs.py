@@ -1,0 +1,72 @@
+"""Tables of costs: what is drawn, what the authors' recipe pays at every pull, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.launch import costs
+from quarl_lib.actorq.launch.costs import CostTable
+
+STAGES = {"select_action": 70, "observe": [4, 6], "pull": 2, "deserialize": 5, "load_weights": 3}
+TABLE: dict[str, Any] = {
+    "machine": "a machine", "source": "assumed", "policy": "any", "env_step": {"dm_control:cartpole:balance": 90},
+    "actor": {"packed": {"int8": STAGES}, "authors": {"int8": {**STAGES, "select_action": 700}}},
+    "learner": {"sample": 300, "learner_step": 2000, "message": {"int8": {"quantize": 1000, "broadcast": 50}}},
+}  # fmt: skip
+CONFIG = Config(precision="int8")
+RNG = np.random.default_rng(0)
+
+
+def test_values_are_microseconds_and_lists_are_drawn_from():
+    of = CostTable(**TABLE).of(CONFIG)
+    assert of["env_step"](RNG, 0) == pytest.approx(90e-6)
+    assert {round(1e6 * of["observe"](RNG, 0)) for _ in range(50)} == {4, 6}
+    assert of["learner_step"](RNG, 0) == pytest.approx(2000e-6)
+    assert CostTable(**TABLE).of(CONFIG, learner_ms=0.5)["learner_step"](RNG, 0) == pytest.approx(0.5e-3)
+
+
+def test_the_authors_recipe_pays_for_a_message_at_every_pull():
+    of = CostTable(**TABLE).of(CONFIG, "authors")
+    assert of["select_action"](RNG, 0) == pytest.approx(700e-6)
+    assert of["pull"](RNG, 0) == pytest.approx((2 + 5 + 3) * 1e-6)
+    assert of["load_weights"](RNG, 0) == 0
+
+
+def test_a_network_adds_the_bytes_of_new_weights():
+    of = CostTable(**TABLE, gigabytes_per_s=2.0).of(CONFIG)
+    assert of["pull"](RNG, 0) == 2e-6
+    assert of["pull"](RNG, 8_000_000) == pytest.approx(2e-6 + 4e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "design", "text"),
+    [
+        (CONFIG.replace(precision="fp32"), "packed", "no 'fp32' under actor, packed; it has int8"),
+        (CONFIG.replace(task="dm_control:walker:stand"), "packed", "no 'dm_control:walker:stand' under env_step"),
+        (CONFIG, "mine", "no 'mine' under actor; it has packed, authors"),
+        (CONFIG.replace(communication_precision="fp32"), "packed", "no 'fp32' under learner, message"),
+    ],
+)
+def test_what_the_table_lacks_is_named(config, design, text):
+    with pytest.raises(ValueError, match=text):
+        CostTable(**TABLE).of(config, design)
+
+
+def test_bad_tables_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="source='guessed'"):
+        CostTable(**{**TABLE, "source": "guessed"})
+    with pytest.raises(ValueError, match="says -1 for env_step"):
+        CostTable(**{**TABLE, "env_step": {CONFIG.task: -1}}).of(CONFIG)
+    with pytest.raises(ValueError, match="machine='nowhere'"):
+        costs.load("nowhere")
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(TABLE))
+    assert costs.load(path) == CostTable(**TABLE)
+    path.write_text("- 1")
+    with pytest.raises(ValueError, match="no table of costs"):
+        costs.load(path)
