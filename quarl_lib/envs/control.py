@@ -42,7 +42,9 @@ def make(task: str, seed: int, flat: bool = True) -> dm_env.Environment:
         return GymEnvironment(name, seed)
     domain, _, task_name = name.partition(":")
     environment = _suite().load(domain, task_name, task_kwargs={"random": seed})
-    return ControlEnvironment(environment, task, flat)
+    from quarl_lib.envs import lean  # imports dm_control
+
+    return ControlEnvironment(lean.trim(environment), task, flat)
 
 
 def check_task(task: str) -> None:
@@ -117,7 +119,7 @@ class Flattener:
 
 def _check_finite(vector: np.ndarray, task: str) -> None:
     # The sum is finite only if every entry is (or at overflow, which is no observation either): one fast call a step.
-    if not np.isfinite(vector.sum()):
+    if not math.isfinite(vector.sum()):
         where = np.flatnonzero(~np.isfinite(vector)).tolist()
         raise ValueError(f"task={task!r}: its observation is not finite at {where[:10]}; mend the environment")
 
