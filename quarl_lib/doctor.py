@@ -16,16 +16,9 @@ from importlib import metadata
 from pathlib import Path
 
 from quarl_lib import provenance
+from quarl_lib.extras import EXTRAS, install_line
 from quarl_lib.suite import catalog
 
-EXTRAS = {
-    "actorq": ("reverb", "tensorflow", "dm_control", "mujoco", "acme", "codecarbon"),
-    "engines": ("onnx", "onnxruntime"),
-    "mujoco": ("mujoco", "imageio"),
-    "box2d": ("Box2D",),
-    "atari": ("ale_py", "cv2"),
-    "bullet": ("pybullet", "pybullet_envs_gymnasium"),
-}
 GL_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "glfw"}
 GL_TIMEOUT_S = 30.0
 RAPL = Path("/sys/class/powercap")
@@ -69,7 +62,7 @@ def _python(project: Path) -> Iterator[Finding]:
     fits = sys.version_info[:2] == (3, 11)
     yield Finding("Python", "ok" if fits else "bad", f"{version}, {sys.executable}", "" if fits else "use Python 3.11")
     missing = [name for name in _required() if not _version(name)]
-    install = "pip install -c constraints.txt -e '.[all]'"
+    install = install_line("all")
     if missing:
         yield Finding("packages", "bad", f"missing: {', '.join(missing)}", install)
     differs = [
@@ -108,8 +101,7 @@ def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
         if missing:
-            remedy = f"pip install -c constraints.txt -e '.[{extra}]'"
-            yield Finding(f"extra {extra}", "note", f"missing: {', '.join(missing)}", remedy)
+            yield Finding(f"extra {extra}", "note", f"missing: {', '.join(missing)}", install_line(extra))
         else:
             yield Finding(f"extra {extra}", "ok", ", ".join(modules))
 
@@ -193,7 +185,7 @@ def _engines() -> Iterator[Finding]:
     for backend, reason in choice.missing().items():
         remedy = {
             "native": "install a C compiler (apt-get install gcc python3-dev), then pip install -e . again",
-            "onnxruntime": "pip install -c constraints.txt -e '.[engines]'",
+            "onnxruntime": install_line("engines"),
         }.get(backend, "")
         yield Finding(f"backend {backend}", "note", reason, remedy)
 

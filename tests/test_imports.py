@@ -13,6 +13,7 @@ PACKAGE = plan.PACKAGE
 # A room may import itself and what stands here; a name with a dot is one part of a room. Arrows point down only.
 LIBRARY = {"results", "metrics", "files", "provenance", "envs", "quantization", "inference", "sb3", "actorq"}
 ALLOWED: dict[str, set[str]] = {
+    "extras": set(),
     "files": set(),
     "provenance": set(),
     "metrics": set(),
@@ -25,9 +26,9 @@ ALLOWED: dict[str, set[str]] = {
     "deploy": {"sb3", "inference", "quantization", "metrics", "files"},
     "actorq": {"inference", "envs", "quantization", "results"},
     "studies": LIBRARY,
-    "suite": {"files", "provenance"},
+    "suite": {"extras", "files", "provenance"},
     "reports": {"suite", "files", "provenance"},
-    "doctor": {"suite", "inference", "actorq.carbon", "files", "provenance"},
+    "doctor": {"suite", "inference", "actorq.carbon", "extras", "files", "provenance"},
     # sb3 and studies: `agents` and `recommend` have their logic there, imported inside functions only.
     "cli": {"suite", "reports", "doctor", "deploy", "sb3", "studies"},
 }
@@ -48,7 +49,7 @@ ACTORQ: dict[str, set[str]] = {
 BACKENDS_MAY = {"spec", "pack", "arithmetic", "layout", "tiles", "heads", "observations", "interface", "extension"}
 HEAVY = {"torch", "tensorflow", "reverb", "stable_baselines3", "gymnasium", "acme", "jax"}
 # Importing these must not bring torch or TensorFlow along, or `quarl list` would wait for it.
-LIGHT = {"files", "provenance", "suite", "reports", "doctor", "cli"}
+LIGHT = {"extras", "files", "provenance", "suite", "reports", "doctor", "cli"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from quarl_lib.extras import with_remedy
 from quarl_lib.files import read_json, write_json
 
 GRACE_S = 10.0
@@ -77,7 +78,7 @@ def execute(directory: Path) -> dict[str, Any]:
         )
     except PapermillExecutionError as error:
         kind = "interrupted" if stopping.asked else "failed"
-        said = f"{error.ename}: {error.evalue}".strip(": ")
+        said = with_remedy(f"{error.ename}: {error.evalue}".strip(": "))
         return {"kind": kind, "reason": said.splitlines()[0][:500], "cell": _own_index(directory, error.cell_index)}
     except KeyboardInterrupt:
         return {"kind": "interrupted", "reason": "interrupted before the notebook began"}
@@ -136,7 +137,7 @@ def check(wanted: list[dict[str, Any]]) -> None:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name != name:
-                raise
+                sys.exit(f"{one['study']}: {with_remedy(str(error))}")
             continue
         fields = {field.name for field in dataclasses.fields(module.Config)}
         for unread in one["parameters"].keys() - fields:
