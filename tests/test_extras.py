@@ -16,12 +16,9 @@ from quarl_lib.files import read_json
 from quarl_lib.suite import execution, plan
 
 BLOCK = """\
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {module!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocked())
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] == {module!r} else find(name, *rest)
 """
 
 

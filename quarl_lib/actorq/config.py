@@ -198,6 +198,9 @@ class Config:
         for name, value in (("adder", "acme"), ("transport", "reverb")):
             _require(self.replay != "local" or getattr(self, name) != value, "replay", self.replay,
                      f"{name}={value!r} needs Reverb's server; give replay='reverb'")  # fmt: skip
+        _require(self.local_replay or find_spec("reverb") is not None, "replay", self.replay,
+                 f"Reverb is not installed; {control.INSTALL}, or give replay='local', adder='structured' and "
+                 "transport='shared_memory'")  # fmt: skip
         for limit in ("max_replay", "actor_steps"):
             remedy = f"learning would never start; give at most {limit}={getattr(self, limit)}"
             _require(self.min_replay <= getattr(self, limit), "min_replay", self.min_replay, remedy)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
 
 import pytest
 
+from quarl_lib.actorq import config
 from quarl_lib.actorq.config import Config
 
 
@@ -54,8 +57,8 @@ def test_refused(changes, name, remedy):
 
 
 def test_error_buffer_covers_what_is_in_flight():
-    config = Config(samples_per_insert=16.0, batch_size=64, flush_period=32, n_actors=2)
-    assert config.replay_error_buffer == 4 * 64 + 16 * 32 * 2
+    options = Config(samples_per_insert=16.0, batch_size=64, flush_period=32, n_actors=2)
+    assert options.replay_error_buffer == 4 * 64 + 16 * 32 * 2
     assert Config(error_buffer=500.0).replay_error_buffer == 500.0
     assert Config(samples_per_insert=0.5, batch_size=1, flush_period=1, n_actors=1).replay_error_buffer >= 2.0
 
@@ -65,9 +68,28 @@ def test_weights_travel_as_the_actors_compute_unless_told():
     assert Config(precision="int8", communication_precision="fp32").weights_precision == "fp32"
 
 
+def test_what_needs_reverb_is_refused_where_it_is_not_installed(monkeypatch):
+    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    assert Config().local_replay
+    for changes in ({"replay": "reverb"}, {"adder": "acme"}, {"transport": "reverb"}):
+        with pytest.raises(ValueError, match=r"replay='\w+': Reverb is not installed; pip install .*\[actorq\]"):
+            Config(**changes)
+
+
 def test_any_process_can_unpickle_it():
-    config = Config(seed=7)
-    assert pickle.loads(pickle.dumps(config)) == config
-    assert config.replace(seed=8).seed == 8
+    options = Config(seed=7)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert options.replace(seed=8).seed == 8
     with pytest.raises(ValueError, match="num_atoms"):
-        config.replace(num_atoms=0)
+        options.replace(num_atoms=0)
+
+
+def test_parts_start_where_reverb_or_mujoco_is_not_installed(monkeypatch):
+    from quarl_lib.actorq.launch import preload
+
+    def missing(task: str) -> None:
+        raise ValueError("dm_control cannot be imported")
+
+    monkeypatch.setattr(preload.control, "check_task", missing)
+    monkeypatch.setitem(sys.modules, "quarl_lib.actorq.replay.reverb", None)
+    assert importlib.reload(preload).learner  # an error here ends the server that forks the parts
