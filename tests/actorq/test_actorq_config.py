@@ -73,7 +73,7 @@ def test_what_needs_reverb_is_refused_where_it_is_not_installed(monkeypatch):
     assert Config().local_replay
     for changes in ({"replay": "reverb"}, {"adder": "acme"}, {"transport": "reverb"}):
         with pytest.raises(ValueError, match=r"replay='\w+': Reverb is not installed; pip install .*\[actorq\]"):
-            Config(**changes)
+            Config().replace(**changes)
 
 
 def test_any_process_can_unpickle_it():
