@@ -9,9 +9,11 @@ import gymnasium
 import numpy as np
 import pandas as pd
 
+from quarl_lib.envs.lanes import side_by_side
 from quarl_lib.sb3.agents import Agent
 
 MAX_ENVS = 32  # side by side; beyond that a batch hardly costs less per row
+BLOCK_OF_FRAMES = 8
 COLUMNS = ("episode", "seed", "episode_return", "episode_length")
 
 
@@ -31,23 +33,55 @@ def evaluate(
 ) -> pd.DataFrame:
     """Play `episodes` episodes with deterministic actions and return one row for each.
 
-    Episode i starts from seed + i whatever the policy, so that two policies meet the same starts. Up to 32
-    environments run side by side and share one batch, whose size stays the same from the first step to the last:
-    what an episode sees of rounding does not depend on when the others end. `normalize` is the agent's own by default.
+    Episode i starts from seed + i whatever the policy, so that two policies meet the same starts. Lane j of up to 32
+    environments side by side plays episodes j, j + 32, ...; the policy always sees batches of one size, padded with
+    zeros, so that an episode's rounding depends neither on how many are played beside it nor on when they end.
+    `normalize` is the agent's own by default.
     """
     if episodes < 1:
         raise ValueError(f"episodes={episodes} must be at least 1")
     normalize = normalize or agent.normalize
-    envs = [agent.make_env() for _ in range(min(episodes, MAX_ENVS))]
+    count = min(episodes, MAX_ENVS)
+    lanes = side_by_side([agent.make_env() for _ in range(count)])
     try:
-        lanes = _Lanes(envs, episodes, seed)
-        while lanes.active:
-            if lanes.step(policy.act(normalize(lanes.observations))):
-                progress(len(lanes.rows), episodes, f"{agent.name} episodes")
+        batch = _Padded(lanes.reset_all(range(seed, seed + count)))
+        playing, episode = list(range(count)), list(range(count))
+        returns, lengths = np.zeros(count), np.zeros(count, int)
+        rows: list[tuple[int, int, float, int]] = []
+        while playing:
+            steps = lanes.step(batch.actions(policy, normalize, lanes.observations), playing)
+            returns += steps.rewards
+            lengths += 1
+            for lane in np.flatnonzero(steps.terminated | steps.truncated).tolist():
+                rows.append((episode[lane], seed + episode[lane], float(returns[lane]), int(lengths[lane])))
+                episode[lane], returns[lane], lengths[lane] = episode[lane] + count, 0.0, 0
+                if episode[lane] < episodes:
+                    lanes.reset(lane, seed + episode[lane])
+                else:
+                    playing.remove(lane)
+                progress(len(rows), episodes, f"{agent.name} episodes")
     finally:
-        for env in envs:
-            env.close()
-    return pd.DataFrame(sorted(lanes.rows), columns=list(COLUMNS))
+        lanes.close()
+    return pd.DataFrame(sorted(rows), columns=list(COLUMNS))
+
+
+class _Padded:
+    """Batches of whole blocks: results of a batch's rows depend on its size, not on what its other rows hold."""
+
+    def __init__(self, observations: np.ndarray) -> None:
+        # A block of frames stays small: convolutions cost by the row.
+        block = BLOCK_OF_FRAMES if observations.ndim > 2 else MAX_ENVS
+        self._count, self._block = len(observations), block
+        self._rows = np.zeros((-(-len(observations) // block) * block, *observations.shape[1:]), observations.dtype)
+
+    def actions(
+        self, policy: Acting, normalize: Callable[[np.ndarray], np.ndarray], observations: np.ndarray
+    ) -> np.ndarray:
+        """Return the policy's actions for observations [n, ...]."""
+        self._rows[: self._count] = observations
+        rows = normalize(self._rows)
+        blocks = [rows[begin : begin + self._block] for begin in range(0, len(rows), self._block)]
+        return np.concatenate([policy.act(block) for block in blocks])[: self._count]
 
 
 def rollout(agent: Agent, policy: Acting, steps: int, seed: int) -> np.ndarray:
@@ -72,40 +106,3 @@ def rollout(agent: Agent, policy: Acting, steps: int, seed: int) -> np.ndarray:
 def _shaped(action: np.ndarray, env: gymnasium.Env) -> np.ndarray:
     """Return a policy's flat action in the shape of the environment's."""
     return action.reshape(shape) if len(shape := env.action_space.shape or ()) > 1 else action
-
-
-class _Lanes:
-    """Environments side by side; lane j plays episodes j, j + n, j + 2n, ... of n lanes."""
-
-    def __init__(self, envs: list[gymnasium.Env], episodes: int, seed: int) -> None:
-        self._envs, self._episodes, self._seed = envs, episodes, seed
-        self.rows: list[tuple[int, int, float, int]] = []
-        self.active = list(range(len(envs)))
-        self._episode = list(self.active)
-        self._returns, self._lengths = [0.0] * len(envs), [0] * len(envs)
-        self.observations = np.stack([np.asarray(env.reset(seed=seed + lane)[0]) for lane, env in enumerate(envs)])
-
-    def step(self, actions: np.ndarray) -> bool:
-        """Step every lane that still plays and say whether an episode ended."""
-        ended = False
-        for lane in tuple(self.active):
-            observation, reward, terminated, truncated, _ = self._envs[lane].step(
-                _shaped(actions[lane], self._envs[lane])
-            )
-            self._returns[lane] += float(reward)
-            self._lengths[lane] += 1
-            if terminated or truncated:
-                observation = self._next_episode(lane)
-                ended = True
-            self.observations[lane] = observation
-        return ended
-
-    def _next_episode(self, lane: int) -> np.ndarray:
-        episode = self._episode[lane]
-        self.rows.append((episode, self._seed + episode, self._returns[lane], self._lengths[lane]))
-        episode += len(self._envs)
-        if episode >= self._episodes:
-            self.active.remove(lane)
-            return self.observations[lane]
-        self._episode[lane], self._returns[lane], self._lengths[lane] = episode, 0.0, 0
-        return np.asarray(self._envs[lane].reset(seed=self._seed + episode)[0])

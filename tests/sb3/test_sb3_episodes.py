@@ -47,6 +47,33 @@ def test_results_do_not_change_from_call_to_call() -> None:
     assert other.episode_return[0] == pytest.approx(first.episode_return[1], rel=1e-3)  # the same start
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_episode_is_the_same_however_many_are_played_beside_it(name: str) -> None:
+    agent = load_agent(AGENTS[name])
+    few, more = (evaluate(agent, agent.policy, episodes, seed=40) for episodes in (3, 11))
+    pd.testing.assert_frame_equal(few, more.iloc[:3], check_exact=True)
+
+
+def test_frames_come_in_small_blocks_of_one_size(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(Countdown):
+        def reset(self, **options):
+            return super().reset(**options)[0][:, None, None], {}
+
+        def step(self, action):
+            observation, *rest = super().step(action)
+            return observation[:, None, None], *rest
+
+    class FrameReader(Reader):
+        def act(self, observation: np.ndarray) -> np.ndarray:
+            return super().act(observation)[:, :, 0, 0]
+
+    monkeypatch.setattr(agent, "make_env", Screen)
+    reader = FrameReader()
+    table = evaluate(agent, reader, episodes=9, seed=1)
+    assert table.episode_length.tolist() == list(range(1, 10))
+    assert reader.batches == [8, 8] * 9
+
+
 class Countdown(gymnasium.Env):
     """Ends after as many steps as its seed says; rewards what is done; observes [seed, steps made]."""
 
