@@ -9,7 +9,7 @@ from multiprocessing import forkserver
 
 import actorq_parts as parts
 import pytest
-from test_failures import pid_of, processes_in, wait_until
+from fault_runs import pid_of, processes_in, wait_until
 
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.local import RunFailed
@@ -124,7 +124,7 @@ def test_fork_server_is_called_that_and_the_next_run_has_another(tmp_path, in_ba
 
 
 def test_an_error_after_the_stop_flag_is_a_row_and_a_warning(tmp_path):
-    program = parts.program(tmp_path, actors=(parts.act_until_the_end_and_raise,))
+    program = parts.program(tmp_path, actors=(parts.act_until_the_end_and_raise,), grace_s=30.0)
     program.link.request_stop("test")
     with pytest.warns(RuntimeWarning, match=r"(?s)at the run's end, actor-0 ended with exit code 1.*in the last flush"):
         local.supervise(program)
