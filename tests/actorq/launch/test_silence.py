@@ -1,4 +1,4 @@
-"""Parts that hang, and ends that are not: done to real processes, with a stall of a second."""
+"""Parts that hang, and ends that are not: done to real processes, with a stall of two seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarl_lib.actorq.launch.local import RunFailed
 from quarl_lib.actorq.launch.silence import Silence
 from quarl_lib.actorq.link import CHECKPOINT, ENV_STEP, START, Link, read
 
-STALL_S = 1.0
+STALL_S = 2.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +66,7 @@ def test_stopped_actor_is_replaced_with_its_row(tmp_path, in_background):
     thread.join(10)
     assert not errors
     (reason,) = read(tmp_path, "deaths").reason
-    assert "actor-0 hung: no heartbeat for 1 s (it is stopped: SIGSTOP)" in reason
+    assert "actor-0 hung: no heartbeat for 2 s (it is stopped: SIGSTOP)" in reason
     assert not processes_in(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_stopped_learner_fails_the_run_and_is_named(tmp_path, in_background):
     wait_until(lambda: program.link.learner_steps() > 5)
     os.kill(pid_of(tmp_path, "learner"), signal.SIGSTOP)
     thread.join(10)
-    assert "learner hung: no heartbeat for 1 s (it is stopped: SIGSTOP)" in str(errors[0])
+    assert "learner hung: no heartbeat for 2 s (it is stopped: SIGSTOP)" in str(errors[0])
     assert "came in sample" in str(errors[0])
     assert not processes_in(tmp_path)
 
