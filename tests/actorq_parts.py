@@ -96,6 +96,7 @@ def program(
     actor_steps: int = 10**9,
     stall_s: float = math.inf,
     period: int = 0,
+    grace_s: float = 2.0,
 ) -> Program:
     """Build a program of such parts."""
     link = Link(directory, len(actors))
@@ -103,7 +104,7 @@ def program(
     watched: dict[str, Any] = {"stall_s": stall_s, "environment": "gym:Test-v0"}
     parts = [Part("learner", learner, (link,), ends_run=True, **watched)]
     parts += [
-        Part(f"actor-{i}", function, (link, i), replaceable=True, actor_id=i, grace_s=2.0, **watched)
+        Part(f"actor-{i}", function, (link, i), replaceable=True, actor_id=i, grace_s=grace_s, **watched)
         for i, function in enumerate(actors)
     ]
     return Program(tuple(parts), link, actor_steps, "test", period)

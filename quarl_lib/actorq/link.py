@@ -31,6 +31,10 @@ class Stopped(Exception):
     """The run is to end; a wait was given up."""
 
 
+class RunFailed(RuntimeError):
+    """A part of the run failed; the text says which and why, with its traceback."""
+
+
 class Link:
     """State that all processes of a run share: picklable, one memory behind every copy.
 

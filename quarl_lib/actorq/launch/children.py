@@ -22,11 +22,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from quarl_lib.actorq.launch.fork_server import ForkServer
 from quarl_lib.actorq.link import START, Link, Stopped
 
 DISK_FULL = errno.ENOSPC  # exit code of a part that could not write; a full disk takes no traceback
 PARENT_GRACE_S = 2.0  # for a part to end by itself once its caller is gone
 CPU_LOOK_EVERY_S = 0.05
+WARM_UP_STALL_S = 5.0  # for which the fork server may be stopped while it imports
 
 _context = multiprocessing.get_context("forkserver")
 
@@ -41,9 +43,8 @@ def start(
     background: bool = False,
 ) -> BaseProcess:
     """Start a part's process, whose heartbeat is to be in `beat_slot` of the board."""
-    scratch = [util.get_temp_dir()]  # type: ignore[attr-defined]  # where multiprocessing keeps the fork server's socket
-    if link.directory.parent == Path(tempfile.gettempdir()) and link.directory.name.startswith("quarl-"):
-        scratch.append(str(link.directory))
+    own = link.directory.parent == Path(tempfile.gettempdir()) and link.directory.name.startswith("quarl-")
+    scratch = link.directory if own else None
     arguments = (name, function, link, arguments, beat_slot, scratch, prepare, background)
     process = _context.Process(target=run_part, args=arguments, daemon=True)
     with _without_main_module():
@@ -57,14 +58,14 @@ def run_part(
     link: Link,
     arguments: tuple[Any, ...],
     beat_slot: int,
-    scratch: list[str],
+    scratch: Path | None,
     prepare: Callable[[], None],
     background: bool,
 ) -> None:
     """Run one part in its own process: its own log, deaf to Ctrl-C, gone when its caller is.
 
     Args:
-        scratch: temporary folders of the caller's, removed should the caller be killed.
+        scratch: a temporary folder of the caller's, removed should the caller be killed.
         prepare: called first; brings the environment's registration.
         background: whether it is at the lowest priority.
     """
@@ -119,7 +120,7 @@ def _schedule_as_batch() -> None:
                 os.sched_setscheduler(int(thread), os.SCHED_BATCH, os.sched_param(0))
 
 
-def _end_with_parent(link: Link, scratch: list[str]) -> None:
+def _end_with_parent(link: Link, scratch: Path | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -129,10 +130,10 @@ def _end_with_parent(link: Link, scratch: list[str]) -> None:
         os._exit(1)
 
 
-def _remove(scratch: list[str]) -> None:
+def _remove(scratch: Path | None) -> None:
     """Remove what a caller that was killed could not."""
-    for folder in scratch:
-        shutil.rmtree(folder, ignore_errors=True)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _note_cpu(link: Link, cpu_before: list[float]) -> None:
@@ -143,20 +144,27 @@ def _note_cpu(link: Link, cpu_before: list[float]) -> None:
 
 
 def warm_up() -> None:
-    """Start the server that forks the parts, and wait until it has imported what they need."""
+    """Start the server that forks the parts, and wait until it has imported what they need.
+
+    Raises:
+        RunFailed: it was killed or stopped meanwhile.
+    """
     variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MUJOCO_GL": "disabled",
                  "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}  # fmt: skip
+    scratch = util.get_temp_dir()  # type: ignore[attr-defined]  # where multiprocessing keeps the server's socket
     # torch makes this folder on import; here it goes with multiprocessing's own.
-    variables["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(util.get_temp_dir(), "torchinductor")  # type: ignore[attr-defined]
+    variables |= {"QUARL_SCRATCH": scratch, "TORCHINDUCTOR_CACHE_DIR": os.path.join(scratch, "torchinductor")}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
-        forkserver.set_forkserver_preload(["quarl_lib.actorq.launch.preload"])
+        forkserver.set_forkserver_preload(["quarl_lib.actorq.launch.tidy", "quarl_lib.actorq.launch.preload"])
         with _without_main_module():
-            forkserver.ensure_running()
-            process = _context.Process(target=nothing, daemon=True)
-            process.start()
-        process.join()
+            if (server := ForkServer()).is_stopped():  # whatever stopped it, it serves no run
+                server.kill()
+            with ForkServer().starting(WARM_UP_STALL_S):
+                process = _context.Process(target=nothing, daemon=True)
+                process.start()
+                process.join()
     finally:
         for name, value in before.items():
             if value is None:

@@ -15,8 +15,8 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.launch.children import nothing, warm_up
 from quarl_lib.actorq.launch.interrupts import signals_as_exceptions
 from quarl_lib.actorq.launch.program import Program, Watcher, build
-from quarl_lib.actorq.launch.supervisor import RunFailed, Supervisor
-from quarl_lib.actorq.link import Link, read
+from quarl_lib.actorq.launch.supervisor import Supervisor
+from quarl_lib.actorq.link import Link, RunFailed, read
 
 __all__ = ["RunFailed", "run", "signals_as_exceptions", "supervise", "warm_up"]
 

@@ -1,12 +1,8 @@
-"""Who has not been heard of: how long each part's heartbeat stood still, and whether the fork server works."""
+"""Who has not been heard of: how long each part's heartbeat stood still."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from multiprocessing import forkserver
-
-import psutil
 
 from quarl_lib.actorq.link import CHECKPOINT, NOTHING, SAMPLE, START, Link
 
@@ -46,46 +42,3 @@ class Silence:
         """Say whether a slot has been silent for longer than its stage may take."""
         stage = self._seen[slot][1]
         return self._seconds[slot] > stall_s + PATIENCE_S.get(stage, 0.0)
-
-
-class ForkServer:
-    """The process that forks the parts and says how they ended, as the caller sees it; psutil knows it by its start."""
-
-    def __init__(self) -> None:
-        self._process: psutil.Process | None = None
-        pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        with contextlib.suppress(psutil.Error):
-            self._process = psutil.Process(pid) if pid else None
-        self._stopped_s, self._looked_at = 0.0, time.monotonic()
-
-    def status(self) -> str:
-        """Return psutil's word for what it does; "gone" where it ended."""
-        try:
-            status = self._process.status() if self._process is not None else "gone"
-        except psutil.Error:
-            return "gone"
-        return "gone" if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else status
-
-    def ended(self) -> bool:
-        """Say whether it is gone: then no part can be started, and how one ended is not known."""
-        return self.status() == "gone"
-
-    def is_stopped(self) -> bool:
-        """Say whether it is stopped (SIGSTOP): it then starts no part."""
-        return self.status() == psutil.STATUS_STOPPED
-
-    def stopped_s(self) -> float:
-        """Return for how long it has been found stopped."""
-        now = time.monotonic()
-        passed, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
-        self._stopped_s = self._stopped_s + passed if self.is_stopped() else 0.0
-        return self._stopped_s
-
-    def kill(self) -> None:
-        """End it; the next run starts another."""
-        if self._process is not None:
-            with contextlib.suppress(psutil.Error):
-                self._process.kill()
-        deadline = time.monotonic() + 2.0  # psutil's own wait would take its end from multiprocessing, which asks later
-        while not self.ended() and time.monotonic() < deadline:
-            time.sleep(0.01)

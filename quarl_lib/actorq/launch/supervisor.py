@@ -18,19 +18,16 @@ import psutil
 
 from quarl_lib import results
 from quarl_lib.actorq.launch.children import DISK_FULL, nothing, start
+from quarl_lib.actorq.launch.fork_server import KILLED, STOPPED, ForkServer
 from quarl_lib.actorq.launch.interrupts import signals_ignored
 from quarl_lib.actorq.launch.program import Part
-from quarl_lib.actorq.launch.silence import ForkServer, Silence
-from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, EVALUATE, STAGES, Link
+from quarl_lib.actorq.launch.silence import Silence
+from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, EVALUATE, STAGES, Link, RunFailed
 
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
 ABORT_GRACE_S = 2.0  # after Ctrl-C or a failure; everything is to be gone within 5 s
 LOOK_EVERY_S = 0.1
 STACK_S = 0.2  # for a part that hangs to write down where
-
-
-class RunFailed(RuntimeError):
-    """A part of the run failed; the text says which and why, with its traceback."""
 
 
 class Running:
@@ -81,12 +78,17 @@ class Supervisor:
         self.ended: list[Running] = []
 
     def start(self, part: Part) -> None:
-        """Start a part's process, or its next one."""
+        """Start a part's process, or its next one.
+
+        Raises:
+            RunFailed: the fork server was killed or is stopped.
+        """
         generation = self.generations[part.name] = self.generations.get(part.name, -1) + 1
         slot = min(self.link.last_beat, self.link.first_beat + list(self.generations).index(part.name))
         self.silence.begin(slot)
         arguments = (*part.arguments, generation) if part.replaceable else part.arguments
-        process = start(part.name, part.function, self.link, arguments, slot, self.prepare, part.background)
+        with self.fork_server.starting(part.stall_s):
+            process = start(part.name, part.function, self.link, arguments, slot, self.prepare, part.background)
         self.running[part.name] = Running(part, process, slot)
         row = {"part": part.name, "generation": generation, "pid": process.pid, "wall_time_s": self.link.wall_time_s()}
         self.link.log("processes", [row])
@@ -117,11 +119,11 @@ class Supervisor:
 
     def _check_fork_server(self) -> None:
         if self.fork_server.ended():
-            raise RunFailed("the fork server, which starts the parts and hears how they end, was killed; run it again")
+            raise RunFailed(KILLED)
         if self.running:
             stall_s = min(one.part.stall_s for one in self.running.values())
             if (stopped_s := self.fork_server.stopped_s()) > stall_s:
-                raise RunFailed(f"the fork server, which starts the parts, was stopped (SIGSTOP) for {stopped_s:.0f} s")
+                raise RunFailed(STOPPED.format(stopped_s))
 
     def _check_silence(self, one: Running) -> None:
         part, slot = one.part, one.slot

@@ -118,6 +118,7 @@ class Learner:
         timer.lap("learner_step")
         self.link.set_learner_steps(state.learner_steps)
         if state.learner_steps % config.publish_period == 0:
+            self.link.beat(BROADCAST)  # not the first time: what comes before a step is starting up
             self.publish()
         self.leave_snapshot_if_due()
         if config.checkpoint_every and state.learner_steps % config.checkpoint_every == 0:
@@ -153,7 +154,6 @@ class Learner:
     def publish(self) -> None:
         """Quantize the online policy and make it the newest."""
         self.timer.start()
-        self.link.beat(BROADCAST)
         self.check_finite()
         version = self.state.learner_steps + 1
         buffer = self._pack(self.config.weights_precision, version)

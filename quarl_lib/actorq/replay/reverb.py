@@ -166,12 +166,9 @@ class NStepAdder(base.Adder):
 
 
 def _flush_patiently(
-    flush: Callable[..., object],
-    writer: object,
-    client: reverb.Client,
-    may_be_pending: int,
+    flush: Callable[..., object], writer: object, client: reverb.Client, may_be_pending: int,
     should_stop: Callable[[], bool],
-) -> None:
+) -> None:  # fmt: skip
     """Flush in waits of half a second, between which `should_stop` is asked: a server may be held up for a while.
 
     Raises:
@@ -198,9 +195,9 @@ def _flush_patiently(
 
 
 class _Client(reverb.Client):
-    """A client as Acme 0.2.4 calls it: Reverb 0.14 takes no `get_signature_timeout_ms` any more.
+    """A client as Acme 0.2.4 calls it (Reverb 0.14 takes no `get_signature_timeout_ms`).
 
-    Its writers flush with an eye on the stop flag; Acme's adder would wait for ever on a server that hangs.
+    Its writers look at the stop flag; Acme's adder would wait for ever where nobody samples any more.
     """
 
     def __init__(self, address: str, should_stop: Callable[[], bool]) -> None:
@@ -209,12 +206,16 @@ class _Client(reverb.Client):
 
     def trajectory_writer(self, num_keep_alive_refs, get_signature_timeout_ms=None, **options):
         writer = super().trajectory_writer(num_keep_alive_refs, **options)
-        flush = writer.flush
+        flush, end_episode = writer.flush, writer.end_episode
 
         def patiently(block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
             _flush_patiently(flush, writer._writer, self, block_until_num_items, self._should_stop)
 
-        writer.flush = patiently
+        def end_patiently(clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
+            patiently()  # what would be waited for
+            end_episode(clear_buffers)
+
+        writer.flush, writer.end_episode = patiently, end_patiently
         return writer
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import actorq_parts as parts
 import psutil
 import pytest
+from fault_runs import pid_of, processes_in, shared_memory_files, wait_until
 
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.local import RunFailed
@@ -35,34 +36,6 @@ with local.signals_as_exceptions():
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
     local.warm_up()
-
-
-def wait_until(condition, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def processes_in(directory: Path) -> list[psutil.Process]:
-    """List the processes whose output goes to a run's folder, or that were started with its name."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            opened = any(str(directory) in file.path for file in process.open_files())
-            if process.pid != os.getpid() and (opened or str(directory) in process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def pid_of(directory: Path, part: str) -> int:
-    return int(read(directory, "processes").query("part == @part").pid.iloc[-1])
-
-
-def shared_memory_files() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "quarl" in name or "psm_" in name or "sem.mp" in name}
 
 
 def test_killed_actor_is_replaced_and_goes_on_counting(tmp_path, in_background):

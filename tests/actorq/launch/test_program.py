@@ -10,8 +10,8 @@ import sys
 import time
 
 import pytest
+from fault_runs import pid_of, processes_in, wait_until
 from paper_settings import paper_options
-from test_failures import pid_of, processes_in, wait_until
 
 from quarl_lib.actorq.actor.evaluator import leave_snapshot, waiting_snapshots
 from quarl_lib.actorq.config import Config

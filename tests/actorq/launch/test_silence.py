@@ -1,4 +1,4 @@
-"""Parts that hang, and ends that are not: done to real processes, with a stall of a second."""
+"""Parts that hang, and ends that are not: done to real processes, with a stall of two seconds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from multiprocessing import forkserver
 
 import actorq_parts as parts
 import pytest
-from test_failures import pid_of, processes_in, wait_until
+from fault_runs import pid_of, processes_in, wait_until
 
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.local import RunFailed
 from quarl_lib.actorq.launch.silence import Silence
 from quarl_lib.actorq.link import CHECKPOINT, ENV_STEP, START, Link, read
 
-STALL_S = 1.0
+STALL_S = 2.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +66,7 @@ def test_stopped_actor_is_replaced_with_its_row(tmp_path, in_background):
     thread.join(10)
     assert not errors
     (reason,) = read(tmp_path, "deaths").reason
-    assert "actor-0 hung: no heartbeat for 1 s (it is stopped: SIGSTOP)" in reason
+    assert "actor-0 hung: no heartbeat for 2 s (it is stopped: SIGSTOP)" in reason
     assert not processes_in(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_stopped_learner_fails_the_run_and_is_named(tmp_path, in_background):
     wait_until(lambda: program.link.learner_steps() > 5)
     os.kill(pid_of(tmp_path, "learner"), signal.SIGSTOP)
     thread.join(10)
-    assert "learner hung: no heartbeat for 1 s (it is stopped: SIGSTOP)" in str(errors[0])
+    assert "learner hung: no heartbeat for 2 s (it is stopped: SIGSTOP)" in str(errors[0])
     assert "came in sample" in str(errors[0])
     assert not processes_in(tmp_path)
 
@@ -124,7 +124,7 @@ def test_fork_server_is_called_that_and_the_next_run_has_another(tmp_path, in_ba
 
 
 def test_an_error_after_the_stop_flag_is_a_row_and_a_warning(tmp_path):
-    program = parts.program(tmp_path, actors=(parts.act_until_the_end_and_raise,))
+    program = parts.program(tmp_path, actors=(parts.act_until_the_end_and_raise,), grace_s=30.0)
     program.link.request_stop("test")
     with pytest.warns(RuntimeWarning, match=r"(?s)at the run's end, actor-0 ended with exit code 1.*in the last flush"):
         local.supervise(program)

@@ -21,7 +21,7 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import checkpoint
 from quarl_lib.actorq.learner import loop as learner
 from quarl_lib.actorq.learner.state import device_of
-from quarl_lib.actorq.link import Link, read
+from quarl_lib.actorq.link import NOTHING, Link, read
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast, subscriber_of
 from quarl_lib.envs import control
@@ -140,6 +140,7 @@ class WaitingReplay:
         self.link, self.config, self.steps, self.returned_at = link, config, steps, 0.0
 
     def batches(self, should_stop):
+        self.beat_before = self.link.heartbeat(self.link.beat_slot)
         rng = np.random.default_rng(0)
         draw = lambda: torch.from_numpy(rng.normal(size=(16, 4)).astype(np.float32))  # noqa: E731
         for _ in range(self.steps):
@@ -167,6 +168,7 @@ def test_the_end_does_not_wait_for_the_sampler(tmp_path, monkeypatch):
     last = waiting_snapshots(tmp_path)[-1]
     assert (last.learner_steps, last.actor_steps) == (7, config.actor_steps)  # no step more, once the actors ended
     assert link.learner_steps() == 7
+    assert replay.beat_before == (0, NOTHING)  # the first publication and making the sampler are no stall
     assert last.wall_time_s < replay.returned_at < 10  # taken, and said to be the last, while the sampler waited
 
 

@@ -42,6 +42,11 @@ def write(adder, first, steps):
     adder.flush()
 
 
+def write_episodes(adder, count, length):
+    for seed in range(count):
+        write(adder, *episode(length, seed))
+
+
 @pytest.fixture(scope="module")
 def replay():
     from quarl_lib.actorq.replay import reverb as replay
@@ -144,14 +149,14 @@ def test_baseline_with_dict_observations_gives_the_same_batches(replay, server):
     assert batch.a_tm1.tolist() == [[0.5]]
 
 
-def test_ratio_is_held_and_both_sides_stop_when_told(replay, server):
-    config = CONFIG.replace(samples_per_insert=2.0, min_replay=20, batch_size=8, n_step=1)
+@pytest.mark.parametrize(("adder", "length"), [("structured", 600), ("acme", 600), ("acme", 3)])
+def test_ratio_is_held_and_both_sides_stop_when_told(replay, server, adder, length):
+    config = CONFIG.replace(samples_per_insert=2.0, min_replay=20, batch_size=8, n_step=1, adder=adder)
     address = server(config).address
     stop_at = time.monotonic() + 0.6
     adder = replay.make_adder(config, address, SPEC, lambda: time.monotonic() > stop_at)
-    first, steps = episode(600, seed=0)
     with pytest.raises(replay.Stopped):  # nobody samples: writing must stand still, and end when told
-        write(adder, first, steps)
+        write_episodes(adder, 600 // length, length)
     inserted, sampled = replay.insert_and_sample_counts(address)
     assert sampled == 0
     assert inserted * 2.0 <= config.min_replay * 2.0 + config.replay_error_buffer
