@@ -10,7 +10,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from quarl_lib import results
 from quarl_lib.reports.explore import drawings, rows
 from quarl_lib.reports.explore.finished import WHAT_TO_RUN, FinishedRun, finished_runs
 from quarl_lib.suite import catalog
@@ -116,7 +115,7 @@ def part(run: FinishedRun, figure: str | None, choice: rows.Choice, both: list[F
     elif figure:
         said.append(f"<p>This run has no figure {html.escape(figure)}.</p>")
     said.append(f"<p>{len(kept):,} of {len(run.table):,} rows; the first {min(ROWS_SHOWN, len(kept))}:</p>")
-    said.append(f'<div style="overflow-x: auto">{results.as_html(_without_empty(kept).head(ROWS_SHOWN))}</div>')
+    said.append(f'<div style="overflow-x: auto">{_first_rows(kept)}</div>')
     return "\n".join(said)
 
 
@@ -143,6 +142,7 @@ def picture(png: bytes, alt: str) -> str:
     return f'<img style="max-width: 100%" alt="{html.escape(alt, quote=True)}" src="data:image/png;base64,{data}">'
 
 
-def _without_empty(table: Any) -> Any:
-    """Return a long-form table without the columns that say nothing in these rows."""
-    return table.loc[:, [name for name in table if (table[name].notna() & (table[name] != "")).any()]]
+def _first_rows(table: Any) -> str:
+    """Return the first rows as HTML, without the columns that say nothing in any row."""
+    said = table.loc[:, [name for name in table if (table[name].notna() & (table[name] != "")).any()]]
+    return said.head(ROWS_SHOWN).to_html(index=False, border=0, na_rep="–", float_format="{:.4g}".format)
