@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import psutil
 import pytest
 from browser import Browser, executable
 from conftest import add_study
+from explored import write_run
 
+from quarl_lib.results import PROJECT
 from quarl_lib.suite import processes
 
 NOTEBOOK = "[...window.jupyterapp.shell.widgets('main')].find(one => one.context?.path.endsWith('.ipynb'))"
@@ -41,7 +44,7 @@ def lab(project, tmp_path):
             found[:] = list((tmp_path / "runtime").glob("jpserver-*.json"))
             return bool(found) or server.poll() is not None
 
-        assert processes.wait_until(up, 60.0), (tmp_path / "lab.log").read_text()
+        assert processes.wait_until(up, 180.0), (tmp_path / "lab.log").read_text()
         assert server.poll() is None, (tmp_path / "lab.log").read_text()
         yield json.loads(found[0].read_text())["url"]
     finally:
@@ -97,3 +100,48 @@ def test_interrupted_kernel_stays_usable_and_leaves_no_process(lab, project):
         assert processes.wait_until(lambda: not sleeping(), 10)
         kernel = f"{NOTEBOOK}.sessionContext.session.kernel.requestExecute({{code: '6 * 7'}}).done"
         assert browser.ask(f"{kernel}.then(reply => reply.content.status)") == "ok"
+
+
+SHOWN = "document.querySelector('.jp-OutputArea img[alt*=\\'one panel per agent\\']')?.src ?? ''"
+
+
+def choose(browser: Browser, label: str, *options: str) -> None:
+    """Choose options of the drop-down or list with a label, as a hand would."""
+    found = "[...document.querySelectorAll('.widget-inline-hbox')]"
+    found += f".find(one => one.querySelector('label')?.textContent === '{label}')"
+    wanted = json.dumps(options)
+    browser.wait(f"[...{found}.querySelectorAll('option')].filter(one => {wanted}.includes(one.text)).length > 0")
+    browser.ask(
+        f"{{ const list = {found}.querySelector('select');"
+        f"for (const one of list.options) one.selected = {wanted}.includes(one.text);"
+        "list.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+
+
+def test_explorer_chooses_filters_and_draws_again(lab, project):
+    shutil.copy(PROJECT / "notebooks" / "00_explore.ipynb", project / "notebooks")
+    write_run(project / "outputs" / "smoke")
+    write_run(project / "outputs" / "laptop", "laptop-1", shift=7.0)
+    with Browser() as browser:
+        open_notebook(browser, lab, "00_explore.ipynb")
+        browser.ask(RUN_ALL)
+        choose(browser, "suite", "smoke")
+        choose(browser, "figure", "return over bits")
+        browser.wait(f"({SHOWN}).length > 1000", 90)
+        everything = browser.ask(SHOWN)
+        choose(browser, "agent", "ppo/Pendulum-v1")
+        browser.wait(f"({SHOWN}) !== '' && ({SHOWN}) !== {json.dumps(everything)}")
+        browser.wait("document.body.innerText.includes('9 of 18 rows')")
+        choose(browser, "precision", "fp32", "int8")
+        browser.wait("document.body.innerText.includes('6 of 18 rows')")
+        choose(browser, "seed", "0")
+        browser.wait("document.body.innerText.includes('2 of 18 rows')", 120)
+        choose(browser, "beside it", "laptop: laptop-1")
+        browser.wait("document.querySelectorAll('.jp-OutputArea img').length === 2", 90)
+        tops = browser.ask(
+            "[...document.querySelectorAll('.jp-OutputArea img')].map(one => one.getBoundingClientRect().top)"
+        )
+        assert abs(tops[0] - tops[1]) < 200, "side by side"
+        said = browser.ask("document.body.innerText")
+        assert "shifted by 0" in said
+        assert "shifted by 7" in said

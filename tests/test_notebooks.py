@@ -34,6 +34,15 @@ def source(cell: dict) -> str:
     return "".join(cell["source"])
 
 
+EXPLORE = plan.PACKAGE.parent / "notebooks" / "00_explore.ipynb"
+
+
+def test_the_explorer_is_no_study_and_is_stripped_and_short():
+    assert "explore" not in STUDIES
+    TestNotebook().test_is_valid_and_stripped(EXPLORE)
+    TestNotebook().test_cells_are_short_and_define_nothing(EXPLORE)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 class TestNotebook:
     def test_is_valid_and_stripped(self, path):

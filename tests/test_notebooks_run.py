@@ -13,9 +13,9 @@ import pytest
 import shown_numbers
 
 from quarl_lib.results import PROJECT
-from quarl_lib.suite import plan, processes, runner
+from quarl_lib.suite import catalog, plan, processes, runner
 
-STUDIES = [path.stem.split("_", 1)[1] for path in sorted((PROJECT / "notebooks").glob("*.ipynb"))]
+STUDIES = list(catalog.find_studies(PROJECT))
 
 
 @pytest.mark.slow

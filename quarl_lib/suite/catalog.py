@@ -85,8 +85,8 @@ def find_project(start: Path | None = None) -> Path:
 
 
 def find_studies(project: Path) -> dict[str, Study]:
-    """Return the project's studies by name, in the order of their notebooks' numbers."""
-    paths = sorted((project / "notebooks").glob("[0-9]*_*.ipynb"))
+    """Return the project's studies by name, in the order of their notebooks' numbers; 00 is no study."""
+    paths = sorted(path for path in (project / "notebooks").glob("[0-9]*_*.ipynb") if not path.name.startswith("00_"))
     names = [path.stem.split("_", 1)[1] for path in paths]
     return {name: Study(name, path, project) for name, path in zip(names, paths, strict=True)}
 

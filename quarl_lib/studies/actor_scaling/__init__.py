@@ -1,5 +1,5 @@
 """How does the time for a fixed number of steps fall with the number of actors, and what stops it?"""
 
-from quarl_lib.studies.actor_scaling.study import Config, project, run, summarize
+from quarl_lib.studies.common.lazy import at_first_use
 
-__all__ = ["Config", "project", "run", "summarize"]
+__getattr__ = at_first_use(__name__, study="Config project run summarize")

@@ -8,7 +8,6 @@ import pandas as pd
 
 from quarl_lib.inference import PRECISIONS, make_engine
 from quarl_lib.inference.choice import choices
-from quarl_lib.inference.example_policies import example_policy
 from quarl_lib.studies.common.intervals import brackets
 
 SMALL_ERROR = 0.02
@@ -162,6 +161,8 @@ def update_verdict(summary: pd.DataFrame, policy: str) -> str:
 
 def automatic(summary: pd.DataFrame) -> pd.DataFrame:
     """Return what `backend="auto"` takes beside the engine that measured fastest, hot, at batch 1 and the largest."""
+    from quarl_lib.inference.example_policies import example_policy  # torch, which figures and sentences do without
+
     table = []
     for policy in dict.fromkeys(summary.policy):
         spec, _ = example_policy(policy, 0)

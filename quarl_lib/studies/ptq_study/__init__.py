@@ -1,6 +1,5 @@
 """What does a trained policy lose when its weights and activations are quantized after training? (Table 2)"""
 
-from quarl_lib.studies.ptq_study.aggregate import aggregate, native
-from quarl_lib.studies.ptq_study.study import Config, run, summarize
+from quarl_lib.studies.common.lazy import at_first_use
 
-__all__ = ["Config", "aggregate", "native", "run", "summarize"]
+__getattr__ = at_first_use(__name__, aggregate="aggregate native", study="Config run summarize")

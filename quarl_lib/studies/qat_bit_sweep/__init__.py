@@ -1,5 +1,5 @@
 """How few bits does a policy need if it is trained with them? (Appendix A, Figure 10)"""
 
-from quarl_lib.studies.qat_bit_sweep.study import Config, run, summarize, weight_levels
+from quarl_lib.studies.common.lazy import at_first_use
 
-__all__ = ["Config", "run", "summarize", "weight_levels"]
+__getattr__ = at_first_use(__name__, study="Config run summarize weight_levels")
