@@ -6,6 +6,7 @@ import ctypes.util
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -59,8 +60,9 @@ def show(as_json: bool = False) -> int:
 
 def _python(project: Path) -> Iterator[Finding]:
     version = sys.version.split()[0]
-    fits = sys.version_info[:2] == (3, 11)
-    yield Finding("Python", "ok" if fits else "bad", f"{version}, {sys.executable}", "" if fits else "use Python 3.11")
+    fits = sys.version_info >= (3, 11)
+    remedy = "" if fits else "use Python 3.11 or later"
+    yield Finding("Python", "ok" if fits else "bad", f"{version}, {sys.executable}", remedy)
     missing = [name for name in _required() if not _version(name)]
     install = install_line("all")
     if missing:
@@ -100,10 +102,17 @@ def _pins(project: Path) -> Iterator[tuple[str, str]]:
 def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing and extra == "reverb" and not _reverb_builds():
+            remedy = "nothing is to be done: ActorQ uses its local replay, and the authors' recipe is left out"
+            yield Finding(f"extra {extra}", "note", "has builds for Linux on x86-64 with Python 3.11 alone", remedy)
+        elif missing:
             yield Finding(f"extra {extra}", "note", f"missing: {', '.join(missing)}", install_line(extra))
         else:
             yield Finding(f"extra {extra}", "ok", ", ".join(modules))
+
+
+def _reverb_builds() -> bool:
+    return (sys.platform, platform.machine()) == ("linux", "x86_64") and sys.version_info[:2] == (3, 11)
 
 
 def _machine(project: Path) -> Iterator[Finding]:
@@ -185,7 +194,7 @@ def _engines() -> Iterator[Finding]:
     for backend, reason in choice.missing().items():
         remedy = {
             "native": "install a C compiler (apt-get install gcc python3-dev), then pip install -e . again",
-            "onnxruntime": install_line("engines"),
+            "onnxruntime": install_line(),
         }.get(backend, "")
         yield Finding(f"backend {backend}", "note", reason, remedy)
 

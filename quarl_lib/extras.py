@@ -1,30 +1,36 @@
-"""The package's extras: which modules each brings, and how to install the one that an import misses."""
+"""What is installed apart: which modules each extra brings, and how to install the one that an import misses."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 EXTRAS = {
-    "actorq": ("reverb", "tensorflow", "dm_control", "mujoco", "acme", "codecarbon"),
-    "engines": ("onnx", "onnxruntime"),
-    "mujoco": ("mujoco", "imageio"),
+    "reverb": ("reverb", "tensorflow", "acme", "jax"),
+    "mujoco": ("imageio",),
     "box2d": ("Box2D",),
     "atari": ("ale_py", "cv2"),
     "contrib": ("sb3_contrib",),
     "bullet": ("pybullet", "pybullet_envs_gymnasium"),
 }
+# Not extras, but what an environment put together by hand may lack.
+PLAIN = ("dm_control", "mujoco", "codecarbon", "onnx", "onnxruntime")
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
-def install_line(extra: str) -> str:
-    """Return the command that installs an extra at its tested versions."""
-    return f"pip install -c constraints.txt -e '.[{extra}]'"
+def install_line(extra: str = "") -> str:
+    """Return the command that installs the package, with an extra, at its tested versions; from a wheel as they come."""
+    brackets = f"[{extra}]" if extra else ""
+    if (CHECKOUT / "pyproject.toml").exists():
+        return f"pip install -c constraints.txt -e '.{brackets}'"
+    return f"pip install 'quarl-lib{brackets}'"
 
 
 def with_remedy(said: str) -> str:
     """Return an error's text, behind its first line the command that installs what an import missed."""
     missing = re.search(r"No module named '(\w+)", said)
-    extra = next((extra for extra, modules in EXTRAS.items() if missing and missing[1] in modules), "")
-    if not extra or "pip install" in said:
+    known = {module: extra for extra, modules in {"": PLAIN, **EXTRAS}.items() for module in modules}
+    if not missing or missing[1] not in known or "pip install" in said:
         return said
     first, newline, others = said.partition("\n")
-    return f"{first}; {install_line(extra)}{newline}{others}"
+    return f"{first}; {install_line(known[missing[1]])}{newline}{others}"

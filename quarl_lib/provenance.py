@@ -54,9 +54,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+def allowed_cores() -> int:
+    """Return how many cores the system lets this process run on; where it does not say (macOS, Windows), all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usable_cores() -> int:
     """Return how many cores this process may use: a container, or runs side by side, leave it fewer than there are."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = allowed_cores()
     share = os.environ.get(CORES_VARIABLE, "")
     return min(found, int(share)) if share.isdigit() and int(share) > 0 else found
 

@@ -170,7 +170,9 @@ class Run:
         self.table(pd.DataFrame(rows, columns=["what", "value"]), "provenance")
 
     def say(self, sentence: str) -> None:
-        """Show a sentence that code made from a table; what a parameter's value holds stays text in it."""
+        """Show a sentence that code made from a table, if there is one; what a parameter's value holds stays text."""
+        if not sentence:
+            return
         from IPython.display import Markdown, display
 
         for value in sorted(_texts_of(self.config), key=len, reverse=True):

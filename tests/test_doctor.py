@@ -13,7 +13,7 @@ from quarl_lib import cli, doctor
 def test_findings_cover_what_a_user_asks(capsys):
     assert cli.main(["doctor", "--json"]) == 0, "this checkout's tests run, so its studies can"
     findings = {finding["topic"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert {"Python", "tested versions", "extra actorq", "CPU", "cores", "memory", "disk", "GL backend", "energy",
+    assert {"Python", "tested versions", "extra reverb", "CPU", "cores", "memory", "disk", "GL backend", "energy",
             "kernel", "engines, linear layers"} <= set(findings)  # fmt: skip
     assert all(precision in findings["engines, linear layers"]["found"] for precision in ("fp32", "int8", "int4"))
     for finding in findings.values():
@@ -30,14 +30,23 @@ def test_missing_package_is_bad_with_a_remedy_and_an_exit_code(monkeypatch, caps
 
 
 def test_missing_extra_and_other_version_are_notes(monkeypatch, tmp_path):
-    monkeypatch.setitem(doctor.EXTRAS, "engines", ("onnx", "no_such_module"))
-    (finding,) = [one for one in doctor._extras() if one.topic == "extra engines"]
+    monkeypatch.setitem(doctor.EXTRAS, "atari", ("cv2", "no_such_module"))
+    (finding,) = [one for one in doctor._extras() if one.topic == "extra atari"]
     assert (finding.level, finding.found) == ("note", "missing: no_such_module")
-    assert ".[engines]" in finding.remedy
+    assert ".[atari]" in finding.remedy
     (tmp_path / "constraints.txt").write_text("numpy==0.1\n")
     (python, versions) = doctor._python(tmp_path)
     assert (python.level, versions.level) == ("ok", "note")
     assert "(tested: 0.1)" in versions.found
+
+
+def test_where_reverb_has_no_build_nothing_is_to_be_done(monkeypatch):
+    monkeypatch.setitem(doctor.EXTRAS, "reverb", ("no_such_module",))
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "aarch64")
+    (finding,) = [one for one in doctor._extras() if one.topic == "extra reverb"]
+    assert finding.level == "note"
+    assert finding.found == "has builds for Linux on x86-64 with Python 3.11 alone"
+    assert "local replay" in finding.remedy
 
 
 def test_full_disk_is_noted(monkeypatch, tmp_path):

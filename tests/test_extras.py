@@ -25,10 +25,11 @@ PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] == {mo
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("No module named 'codecarbon'", "No module named 'codecarbon'; pip install -c constraints.txt -e '.[actorq]'"),
+        ("No module named 'codecarbon'", "No module named 'codecarbon'; pip install -c constraints.txt -e '.'"),
         ("RunFailed: actor-0 ended\nNo module named 'onnx.helper'\nin x.py",
-         "RunFailed: actor-0 ended; pip install -c constraints.txt -e '.[engines]'\nNo module named 'onnx.helper'\n"
+         "RunFailed: actor-0 ended; pip install -c constraints.txt -e '.'\nNo module named 'onnx.helper'\n"
          "in x.py"),
+        ("No module named 'acme'", "No module named 'acme'; pip install -c constraints.txt -e '.[reverb]'"),
         ("No module named 'mypkg'", "No module named 'mypkg'"),
         ("No module named 'onnx'; pip install onnx", "No module named 'onnx'; pip install onnx"),
         ("division by zero", "division by zero"),
@@ -46,7 +47,7 @@ def test_a_study_that_cannot_be_imported_is_refused_before_it_runs(monkeypatch):
     with pytest.raises(SystemExit) as refused:
         execution.check([{"study": "actorq_training", "parameters": {}}])
     assert refused.value.code == (
-        "actorq_training: No module named 'codecarbon'; pip install -c constraints.txt -e '.[actorq]'"
+        "actorq_training: No module named 'codecarbon'; pip install -c constraints.txt -e '.'"
     )
 
 
@@ -62,7 +63,7 @@ def test_run_and_report_name_the_install_line(tmp_path, module):
     assert done.returncode != 0
     (record,) = Path(tmp_path / "outputs/smoke/actorq_training").glob("*/run.json")
     reason = read_json(record)["reason"]
-    named = rf"No module named '{module}'.*; pip install -c constraints.txt -e '\.\[actorq\]'"
+    named = rf"No module named '{module}'.*; pip install -c constraints.txt -e '\.'"
     assert re.search(named, reason)
     assert reason in done.stdout
     page = (record.parent / "report.html").read_text()

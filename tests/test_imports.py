@@ -103,9 +103,10 @@ def test_file_imports_only_what_its_room_may(path):
         root, *other = name.split(".")
         if root == "quarl_lib" and ((PACKAGE / f"{other[0]}.py").exists() or (PACKAGE / other[0]).is_dir()):
             assert (why := why_not(own, tuple(other))) is None, f"{why} ({name})"
-        if root in ("tensorflow", "reverb"):
-            known = (("actorq", "replay", "reverb"), ("actorq", "replay", "limiter"), ("doctor",))
-            assert own in known, f"only actorq.replay.reverb and its limiter import {root}"
+        if root in ("tensorflow", "reverb", "acme", "jax"):
+            known = ("reverb", "limiter", "acme_adder")
+            assert own in {("actorq", "replay", name) for name in known}, f"a light install has no {root}"
+            assert root != "acme" or own[-1] == "acme_adder", "Acme's adder is all that is taken from it"
         if own[0] in LIGHT:
             assert not (at_top and root in HEAVY), f"{root} only inside functions here"
         if own[-1] == "figures" or own[0] in ("results", "metrics", "suite", "reports"):

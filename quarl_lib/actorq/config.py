@@ -20,6 +20,14 @@ BACKEND_NAMES = ("auto", *BACKENDS)
 MAX_ACTORS = 10_000  # each is a process; the broadcast could number a hundred times as many
 
 
+REVERB_INSTALL = "pip install -c constraints.txt -e '.[reverb]' (Linux on x86-64, Python 3.11)"
+
+
+def has_reverb() -> bool:
+    """Say whether Reverb and the TensorFlow that it needs are installed."""
+    return all(find_spec(name) is not None for name in ("reverb", "tensorflow"))
+
+
 def _require(condition: bool, name: str, value: object, remedy: str) -> None:
     if not condition:
         raise ValueError(f"{name}={value!r}: {remedy}")
@@ -118,7 +126,7 @@ class Config:
     def local_replay(self) -> bool:
         """Whether transitions go through shared memory, without a server."""
         needs_server = self.adder == "acme" or self.transport == "reverb"
-        return self.replay == "local" or (self.replay == "auto" and not needs_server and find_spec("reverb") is None)
+        return self.replay == "local" or (self.replay == "auto" and not needs_server and not has_reverb())
 
     @property
     def weights_precision(self) -> str:
@@ -195,12 +203,17 @@ class Config:
             _require(good, name, sizes, "give a tuple of at least one layer size, each at least 1")
 
     def _check_replay(self) -> None:
+        needing = (
+            ("replay", "reverb", "local"),
+            ("adder", "acme", "structured"),
+            ("transport", "reverb", "shared_memory"),
+        )
+        for name, value, instead in needing:
+            _require(getattr(self, name) != value or has_reverb(), name, value,
+                     f"Reverb is not installed; give {instead!r}, or {REVERB_INSTALL}")  # fmt: skip
         for name, value in (("adder", "acme"), ("transport", "reverb")):
             _require(self.replay != "local" or getattr(self, name) != value, "replay", self.replay,
                      f"{name}={value!r} needs Reverb's server; give replay='reverb'")  # fmt: skip
-        _require(self.local_replay or find_spec("reverb") is not None, "replay", self.replay,
-                 f"Reverb is not installed; {control.INSTALL}, or give replay='local', adder='structured' and "
-                 "transport='shared_memory'")  # fmt: skip
         for limit in ("max_replay", "actor_steps"):
             remedy = f"learning would never start; give at most {limit}={getattr(self, limit)}"
             _require(self.min_replay <= getattr(self, limit), "min_replay", self.min_replay, remedy)

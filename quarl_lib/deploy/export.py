@@ -95,7 +95,7 @@ def _onnx(policy: QuantizedPolicy, source: Source, output: Path) -> ExportedFile
     try:
         from quarl_lib.deploy import onnx as target
     except ImportError as error:
-        raise ValueError(f"ONNX needs the extra engines: pip install 'quarl-lib[engines]' ({error})") from error
+        raise ValueError(f"ONNX cannot be imported ({error}); pip install onnx onnxruntime") from error
 
     spec, precision = policy.spec, policy.precision
     model = target.build_onnx(spec, policy.packed, precision, policy.action_shape)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import dm_env
-from acme import specs
 
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import EVALUATE, WAIT, Link, read
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 from quarl_lib.inference import Engine, PolicySpec, make_engine
 from quarl_lib.inference.pack import pack, unpack
 from quarl_lib.results import write_atomically

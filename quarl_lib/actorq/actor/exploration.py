@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from acme.specs import EnvironmentSpec
 
 from quarl_lib.actorq.config import Config
+from quarl_lib.envs.specs import EnvironmentSpec
 
 Explore = Callable[[Any], Any]
 

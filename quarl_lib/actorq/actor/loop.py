@@ -7,16 +7,15 @@ from typing import Any
 
 import dm_env
 import numpy as np
-from acme import specs
-from acme.adders import base
 
 from quarl_lib.actorq.actor.exploration import make_exploration
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, OBSERVE, Link, Stopped
 from quarl_lib.actorq.replay.choice import make_adder
+from quarl_lib.actorq.replay.transitions import Adder
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import Subscriber, subscriber_of
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 from quarl_lib.inference import Engine, PolicySpec, make_engine
 from quarl_lib.inference.pack import aligned_empty, convert, packed_size
 
@@ -59,7 +58,7 @@ class Puller:
 def run_episode(
     environment: dm_env.Environment,
     select_action: Callable[[Any], Any],
-    adder: base.Adder,
+    adder: Adder,
     timer: StageTimer,
     after_step: Callable[[], bool],
 ) -> tuple[float, int, bool]:
@@ -208,7 +207,7 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
             if ended:
                 callback.after_episode(played, steps)
         link.beat(OBSERVE)
-        adder.flush()  # type: ignore[attr-defined]  # ours and Acme's both have it
+        adder.flush()
     except Stopped:
         pass  # the run ends while the ratio held this actor back
     finally:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from acme.specs import DiscreteArray, EnvironmentSpec, make_environment_spec
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.envs import control
+from quarl_lib.envs.specs import DiscreteArray, EnvironmentSpec, make_environment_spec
 from quarl_lib.inference.spec import Head, Layer, LayerWeights, PolicySpec, Weights
 
 if TYPE_CHECKING:

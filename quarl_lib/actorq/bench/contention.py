@@ -18,15 +18,13 @@ from typing import Any
 import dm_env
 import numpy as np
 import pandas as pd
-from acme import specs
-from acme.adders import base
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.launch.program import Part, Program
 from quarl_lib.actorq.link import Link, read
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 
 BLOCK_S = 0.05  # short beside the seconds over which a machine's caches and clocks change
 ANSWER_TIMEOUT_S = 60.0
@@ -180,7 +178,7 @@ class _Actor:
         return steps, 1e6 * (time.thread_time() - cpu) / steps
 
 
-class _NoReplay(base.Adder):
+class _NoReplay:
     """Takes transitions and keeps none."""
 
     def reset(self) -> None:
@@ -190,4 +188,7 @@ class _NoReplay(base.Adder):
         """Keep nothing."""
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
+        """Keep nothing."""
+
+    def flush(self) -> None:
         """Keep nothing."""

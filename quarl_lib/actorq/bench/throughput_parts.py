@@ -6,17 +6,19 @@ import gc
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from quarl_lib.actorq.bench.setups import Setup
+from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.replay.transitions import Adder
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import ReverbPublisher, ReverbSubscriber, SharedMemoryBroadcast, Subscriber
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 
 STAGES = ("env_step", "select_action", "observe", "pull", "deserialize", "load_weights", "other")
 VERSIONS = 3  # messages that the publisher takes turns with
@@ -34,10 +36,6 @@ def publish(
     setups: list[Setup], broadcasts: list[SharedMemoryBroadcast | None], seed: int, actor: Connection, link: Link
 ) -> None:
     """Serve replay, and publish a set-up's next weights whenever the actor asks; requests that piled up count once."""
-    from acme import specs
-
-    from quarl_lib.actorq.replay import reverb as replay
-
     _pin(last=False)
     addresses: dict[str, str] = {}
     servers, publishers, messages = [], [], []
@@ -45,7 +43,9 @@ def publish(
     for setup, broadcast in zip(setups, broadcasts, strict=True):
         config = setup.config()
         key = f"{setup.task} {config.adder}"
-        if key not in addresses:
+        if key not in addresses and not config.local_replay:
+            from quarl_lib.actorq.replay import reverb as replay
+
             environment = control.make(setup.task, seed, flat=setup.design == "packed")
             servers.append(replay.serve(config, specs.make_environment_spec(environment)))
             addresses[key] = servers[-1].address
@@ -98,19 +98,28 @@ class _Request:
                 raise TimeoutError(f"no new weights within {FIRST_WEIGHTS_TIMEOUT_S:g} s; see the publisher's log")
 
 
+def _adder_maker(config: Config, address: str, spec: specs.EnvironmentSpec, link: Link) -> Callable[[], Adder]:
+    """Return what makes an actor's adder: into Reverb's server, or into memory of its own that nobody samples."""
+    if config.local_replay:
+        from quarl_lib.actorq.replay.local import LocalAdder, Memory
+
+        memory = Memory(config, spec, num_writers=1)
+        return lambda: LocalAdder(config, memory, spec, 0, link.should_stop)
+    from quarl_lib.actorq.replay import reverb
+
+    return lambda: reverb.make_adder(config, address, spec, link.should_stop)
+
+
 class _Runner:
     """One set-up's actor, ready to run blocks of steps."""
 
     def __init__(
         self, setup: Setup, broadcast: SharedMemoryBroadcast | None, address: str, seed: int, link: Link
     ) -> None:
-        from acme import specs
-
         from quarl_lib.actorq.actor import loop as actor
         from quarl_lib.actorq.actor.exploration import make_exploration
         from quarl_lib.actorq.bench import authors as baseline
         from quarl_lib.actorq.learner.networks import initial_policy
-        from quarl_lib.actorq.replay import reverb as replay
         from quarl_lib.inference import make_engine
 
         config = setup.config()
@@ -118,7 +127,7 @@ class _Runner:
         environment_spec = specs.make_environment_spec(self.environment)
         self.update_period = setup.update_period
         self.subscriber: Subscriber = broadcast.subscriber(0) if broadcast else ReverbSubscriber(address)
-        self.make_adder = lambda: replay.make_adder(config, address, environment_spec, link.should_stop)
+        self.make_adder = _adder_maker(config, address, environment_spec, link)
         spec, weights = initial_policy(config, seed)
         self.policy: Any
         self.pull: Any
@@ -189,7 +198,7 @@ def act(
             return
     addresses = publisher.recv()
     runners = [
-        _Runner(setup, broadcast, addresses[f"{setup.task} {setup.config().adder}"], seed, link)
+        _Runner(setup, broadcast, addresses.get(f"{setup.task} {setup.config().adder}", ""), seed, link)
         for setup, broadcast in zip(setups, broadcasts, strict=True)
     ]
     tickets = itertools.count(1)

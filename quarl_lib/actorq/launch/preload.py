@@ -13,6 +13,6 @@ __all__ = ["actor", "evaluator", "learner", "torch"]
 
 # What is not installed is missed by the runs that need it, and named there.
 with contextlib.suppress(ImportError):
-    import quarl_lib.actorq.replay.reverb  # noqa: F401
+    import quarl_lib.actorq.replay.acme_adder  # noqa: F401  # brings Reverb and TensorFlow
 with contextlib.suppress(ValueError):
     control.check_task("dm_control:cartpole:balance")  # brings dm_control and MuJoCo

@@ -125,18 +125,16 @@ def build(
 
 def replay_memory(config: Config) -> Any:
     """Return the shared memory of a local replay, a ring for each actor."""
-    from acme import specs
-
     from quarl_lib.actorq.replay.local import Memory
+    from quarl_lib.envs import specs
 
     return Memory(config, specs.make_environment_spec(control.make(config.task, config.seed)), config.n_actors)
 
 
 def weights_bytes(config: Config) -> int:
     """Return the size of one published buffer, and find out beforehand whether the actors can run the policy."""
-    from acme import specs
-
     from quarl_lib.actorq.actor.policy import policy_spec
+    from quarl_lib.envs import specs
     from quarl_lib.inference import make_engine
     from quarl_lib.inference.pack import packed_size
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from acme.specs import EnvironmentSpec
 from torch.nn import functional
 
 from quarl_lib.actorq.actor.policy import policy_spec
@@ -12,6 +11,7 @@ from quarl_lib.actorq.learner.networks import mlp
 from quarl_lib.actorq.learner.shapes import check_shapes
 from quarl_lib.actorq.learner.state import State, apply_gradients, count_step, make_state
 from quarl_lib.actorq.replay.transitions import Batch
+from quarl_lib.envs.specs import EnvironmentSpec
 
 
 def td_target(

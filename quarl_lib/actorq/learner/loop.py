@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from acme import specs
 
 from quarl_lib.actorq.actor.evaluator import leave_snapshot
 from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
@@ -24,7 +23,7 @@ from quarl_lib.actorq.replay.choice import Replay, open_replay
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.weights.broadcast import publisher_of
 from quarl_lib.actorq.weights.publications import changed_share
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 from quarl_lib.inference.layout import layout_of
 from quarl_lib.inference.pack import pack
 

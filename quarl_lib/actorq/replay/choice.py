@@ -6,13 +6,11 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Protocol
 
-from acme.adders import base
-from acme.specs import EnvironmentSpec
-
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.replay import local
-from quarl_lib.actorq.replay.transitions import Batch
+from quarl_lib.actorq.replay.transitions import Adder, Batch
+from quarl_lib.envs.specs import EnvironmentSpec
 
 
 class Replay(Protocol):
@@ -79,7 +77,7 @@ def open_replay(
     return ReverbReplay(config, spec, spool, saved)
 
 
-def make_adder(config: Config, link: Link, spec: EnvironmentSpec, actor_id: int) -> base.Adder:
+def make_adder(config: Config, link: Link, spec: EnvironmentSpec, actor_id: int) -> Adder:
     """Return one actor's side; waits for the server where there is to be one."""
     if config.local_replay:
         return local.LocalAdder(config, link.replay, spec, actor_id, link.waiting, link.wait_for_replay)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from acme.specs import EnvironmentSpec
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Stopped
 from quarl_lib.actorq.memory import SharedBlock
 from quarl_lib.actorq.replay.transitions import Batch, NStep, TransitionLayout
+from quarl_lib.envs.specs import EnvironmentSpec
 
 SAMPLED = 0  # int64 words of the header: items sampled so far, then two for every writer
 ANNOUNCED, INSERTED = 0, 1

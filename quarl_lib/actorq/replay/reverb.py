@@ -18,15 +18,13 @@ from pathlib import Path
 import numpy as np
 import reverb
 import tensorflow as tf
-from acme.adders import base
-from acme.adders.reverb import NStepTransitionAdder
-from acme.specs import EnvironmentSpec
 from reverb import structured_writer
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Stopped
 from quarl_lib.actorq.replay.limiter import with_limits
-from quarl_lib.actorq.replay.transitions import Batch, NStep, TransitionLayout, unpack_acme, unpack_vectors
+from quarl_lib.actorq.replay.transitions import Adder, Batch, NStep, TransitionLayout, unpack_acme, unpack_vectors
+from quarl_lib.envs.specs import EnvironmentSpec
 
 REPLAY_TABLE = "replay"
 WEIGHTS_TABLE = "model"
@@ -68,7 +66,9 @@ def serve(
     else:
         limiter = reverb.rate_limiters.MinSize(config.min_replay)
     if config.adder == "acme":
-        signature = NStepTransitionAdder.signature(spec)
+        from quarl_lib.actorq.replay.acme_adder import AcmeAdder
+
+        signature = AcmeAdder.signature(spec)
     else:
         signature = tf.TensorSpec([TransitionLayout(spec).size], tf.float32)
     uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
@@ -109,7 +109,7 @@ def _never_destroy(writer: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer))
 
 
-class NStepAdder(base.Adder):
+class NStepAdder:
     """Writes n-step transitions, one float32 vector and one item each (16 us a step; Acme's own adder takes 640).
 
     They go to the server `flush_period` at a time; so many at most are lost with an actor that is killed.
@@ -162,10 +162,10 @@ class NStepAdder(base.Adder):
             self._wait(0)
 
     def _wait(self, may_be_pending: int) -> None:
-        _flush_patiently(self._writer.flush, self._writer._writer, self._client, may_be_pending, self._should_stop)
+        flush_patiently(self._writer.flush, self._writer._writer, self._client, may_be_pending, self._should_stop)
 
 
-def _flush_patiently(
+def flush_patiently(
     flush: Callable[..., object], writer: object, client: reverb.Client, may_be_pending: int,
     should_stop: Callable[[], bool],
 ) -> None:  # fmt: skip
@@ -194,50 +194,13 @@ def _flush_patiently(
             return
 
 
-class _Client(reverb.Client):
-    """A client as Acme 0.2.4 calls it (Reverb 0.14 takes no `get_signature_timeout_ms`).
-
-    Its writers look at the stop flag; Acme's adder would wait for ever where nobody samples any more.
-    """
-
-    def __init__(self, address: str, should_stop: Callable[[], bool]) -> None:
-        super().__init__(address)
-        self._should_stop = should_stop
-
-    def trajectory_writer(self, num_keep_alive_refs, get_signature_timeout_ms=None, **options):
-        writer = super().trajectory_writer(num_keep_alive_refs, **options)
-        flush, end_episode = writer.flush, writer.end_episode
-
-        def patiently(block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-            _flush_patiently(flush, writer._writer, self, block_until_num_items, self._should_stop)
-
-        def end_patiently(clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
-            patiently()  # what would be waited for
-            end_episode(clear_buffers)
-
-        writer.flush, writer.end_episode = patiently, end_patiently
-        return writer
-
-
-class AcmeAdder(NStepTransitionAdder):
-    """Acme's own adder, the paper's baseline."""
-
-    def __init__(self, config: Config, address: str, should_stop: Callable[[], bool]) -> None:
-        super().__init__(
-            client=_Client(address, should_stop), n_step=config.n_step, discount=config.discount,
-            priority_fns={REPLAY_TABLE: None}, max_in_flight_items=config.flush_period,
-        )  # fmt: skip
-
-    def flush(self) -> None:
-        """Wait until the server has every transition written so far."""
-        self._writer.flush(0)
-
-
 def make_adder(
     config: Config, address: str, spec: EnvironmentSpec, should_stop: Callable[[], bool] = lambda: False
-) -> NStepAdder | AcmeAdder:
+) -> Adder:
     """Return the adder that `config.adder` names, connected to the server at `address`."""
     if config.adder == "acme":
+        from quarl_lib.actorq.replay.acme_adder import AcmeAdder
+
         return AcmeAdder(config, address, should_stop)
     return NStepAdder(config, address, spec, should_stop)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import dm_env
 import numpy as np
 import torch
-from acme.specs import DiscreteArray, EnvironmentSpec
+
+from quarl_lib.envs.specs import DiscreteArray, EnvironmentSpec
 
 
 class Batch(NamedTuple):
@@ -23,6 +25,22 @@ class Batch(NamedTuple):
     r_t: torch.Tensor
     d_t: torch.Tensor
     o_t: torch.Tensor
+
+
+class Adder(Protocol):
+    """An actor's side of a replay; Acme's adders have it too, but for `flush`."""
+
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        """Start an episode."""
+
+    def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
+        """Write every transition that ends with this step."""
+
+    def reset(self) -> None:
+        """Forget the episode."""
+
+    def flush(self) -> None:
+        """Wait until what was added is there."""
 
 
 class TransitionLayout:

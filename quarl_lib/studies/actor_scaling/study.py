@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from quarl_lib import provenance
 from quarl_lib.actorq import config as actorq
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
@@ -119,7 +119,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     from quarl_lib.actorq.bench import contention
     from quarl_lib.actorq.launch import local
 
-    rng, cores = np.random.default_rng(config.seed), len(os.sched_getaffinity(0))
+    rng, cores = np.random.default_rng(config.seed), provenance.allowed_cores()
     at_once = {n_actors: min(n_actors, cores) for n_actors in config.actors}
     of_round = [list(options(config, number)) for number in range(config.rounds)]
     done, total, rows = 0, 100 * sum(map(len, of_round)), []

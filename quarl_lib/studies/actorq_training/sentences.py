@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq.carbon import NOT_MEASURED
+from quarl_lib.actorq.config import REVERB_INSTALL
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.intervals import brackets
 
@@ -109,6 +110,9 @@ def speed_verdict(speed: pd.DataFrame) -> str:
     for task, rows in ours[(ours.precision != "fp32") & ours.over_fp32.notna()].groupby("task", sort=False):
         gains = [f"{row.precision} {_interval(row, 'over_fp32')}" for _, row in rows.iterrows()]
         parts.append(f"{task}: over fp32, {' and '.join(gains)}.")
+    if theirs.empty:
+        parts.append(f"The authors' recipe was left out: it needs Reverb, which is not installed ({REVERB_INSTALL}).")
+        return " ".join(parts)
     precision = theirs.precision.iloc[0]
     over = [
         f"{_interval(row, 'over_authors')} with a pull every {row.update_period} steps"

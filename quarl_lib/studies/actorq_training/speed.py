@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq.bench.setups import Setup
+from quarl_lib.actorq.config import has_reverb
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.metrics import paired_ratio
 
@@ -26,6 +27,7 @@ def setups(
     """Name what takes turns: ours on every task, and beside the authors' recipe on the first with every period.
 
     Our precisions differ at the first period; at the others there is only the one that the authors' recipe has too.
+    Where Reverb is not installed, theirs is left out.
     """
     first, *others = update_periods
 
@@ -39,7 +41,7 @@ def setups(
     return [
         *(ours(task, precision, first) for task in tasks for precision in precisions),
         *(ours(tasks[0], authors_precision, period) for period in others),
-        *(theirs(period) for period in update_periods),
+        *(theirs(period) for period in update_periods if has_reverb()),
     ]
 
 

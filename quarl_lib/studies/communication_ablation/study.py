@@ -18,6 +18,7 @@ from quarl_lib.metrics import running_mean
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_blocks, in_order, paired_speedup
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.replays import runnable
 from quarl_lib.studies.common.training import training_options
 
 SUMMARY_COLUMNS = (
@@ -86,7 +87,7 @@ def setups(config: Config) -> list[Setup]:
             transport=transport,
             update_period=period,
         )
-        for transport in config.transports
+        for transport in runnable(config.transports, "reverb")
         for period in config.update_periods
         for pair in config.pairs
     ]

@@ -19,6 +19,7 @@ from quarl_lib.metrics import paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_blocks, in_order, paired_speedup
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.replays import runnable
 from quarl_lib.studies.common.training import training_options
 
 LOAD_OVER_AUTHORS = ("load_over_authors", "load_over_authors_low", "load_over_authors_high")
@@ -84,7 +85,7 @@ def setups(config: Config) -> list[Setup]:
             transport="reverb" if design == "authors" else "shared_memory",
             update_period=period,
         )
-        for design in config.designs
+        for design in runnable(config.designs, "authors")
         for period in config.update_periods
         for precision in config.precisions
         if design == "packed" or precision in torch_backend.SUPPORTED

@@ -10,7 +10,6 @@ import types
 
 import numpy as np
 import pytest
-from acme import specs
 
 import quarl_lib.actorq.replay
 from quarl_lib.actorq.actor import exploration
@@ -20,7 +19,7 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 from quarl_lib.inference import LayerWeights, Weights, make_engine
 from quarl_lib.inference.pack import pack, packed_size, unpack
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from acme import specs
 
 from quarl_lib.actorq.actor import evaluator
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link, read
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 from quarl_lib.inference import make_engine
 from quarl_lib.inference.pack import pack
 from quarl_lib.inference.spec import LayerWeights, Weights

@@ -7,13 +7,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-from acme import specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import d4pg
 from quarl_lib.actorq.replay.transitions import Batch
+from quarl_lib.envs import specs
 
 SPEC = specs.EnvironmentSpec(
     specs.Array((3,), np.float32),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from acme import specs
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import dqn
 from quarl_lib.actorq.replay.transitions import Batch
+from quarl_lib.envs import specs
 
 SPEC = specs.EnvironmentSpec(
     specs.Array((2,), np.float32),

@@ -13,7 +13,6 @@ import dm_env
 import numpy as np
 import pytest
 import torch
-from acme import specs
 
 from quarl_lib.actorq.actor.evaluator import waiting_snapshots
 from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
@@ -24,7 +23,7 @@ from quarl_lib.actorq.learner.state import device_of
 from quarl_lib.actorq.link import NOTHING, Link, read
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast, subscriber_of
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 from quarl_lib.inference.pack import packed_size, read_version, unpack
 
 CONFIG = Config(

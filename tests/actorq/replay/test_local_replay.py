@@ -11,7 +11,6 @@ import time
 import dm_env
 import numpy as np
 import pytest
-from acme import specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Stopped
 from quarl_lib.actorq.replay import local
 from quarl_lib.actorq.replay.transitions import TransitionLayout
+from quarl_lib.envs import specs
 
 SPEC = specs.EnvironmentSpec(
     specs.Array((3,), np.float32),

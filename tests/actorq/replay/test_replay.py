@@ -9,11 +9,10 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
-from acme import specs
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.replay.transitions import NStep, TransitionLayout
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 
 OBSERVATION, ACTION = specs.Array((3,), np.float32), specs.BoundedArray((2,), np.float32, -1.0, 1.0)
 SPEC = specs.EnvironmentSpec(OBSERVATION, ACTION, specs.Array((), np.float32), specs.BoundedArray((), np.float32, 0, 1))
