@@ -23,8 +23,8 @@ from quarl_lib.envs import control, specs
 from quarl_lib.inference import make_engine
 from quarl_lib.inference.pack import pack, packed_size
 
-core = pytest.importorskip("acme.core")
-environment_loop = pytest.importorskip("acme.environment_loop")
+pytest.importorskip("acme")
+from acme import core, environment_loop
 
 CONFIG = Config(task="gym:Pendulum-v1", policy_hidden=(8,), critic_hidden=(8,), precision="int8", replay="local",
                 batch_size=8, min_replay=20, max_replay=500, n_step=2, n_actors=1, samples_per_insert=0.0)  # fmt: skip
