@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def install_line(extra: str = "") -> str:
-    """Return the command that installs the package, with an extra, at its tested versions; from a wheel as they come."""
+    """Return the command that installs the package, with an extra, at its tested versions; a wheel has none."""
     brackets = f"[{extra}]" if extra else ""
     if (CHECKOUT / "pyproject.toml").exists():
         return f"pip install -c constraints.txt -e '.{brackets}'"

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "sb3": {"quantization", "inference", "envs"},
     # It leaves the house with what it plays (sb3) and runs (inference), and a card: parity is measured (metrics).
     "deploy": {"sb3", "inference", "quantization", "metrics", "files"},
-    "actorq": {"inference", "envs", "quantization", "results"},
+    "actorq": {"inference", "envs", "quantization", "results", "extras"},
     "studies": LIBRARY,
     "suite": {"extras", "files", "provenance"},
     "reports": {"suite", "files", "provenance"},

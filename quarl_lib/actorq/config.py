@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from quarl_lib.envs import control, registry
+from quarl_lib.extras import install_line
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.inference.engines import BACKENDS
 
@@ -20,7 +21,7 @@ BACKEND_NAMES = ("auto", *BACKENDS)
 MAX_ACTORS = 10_000  # each is a process; the broadcast could number a hundred times as many
 
 
-REVERB_INSTALL = "pip install -c constraints.txt -e '.[reverb]' (Linux on x86-64, Python 3.11)"
+REVERB_INSTALL = f"{install_line('reverb')} (Linux on x86-64, Python 3.11)"
 
 
 def has_reverb() -> bool:

@@ -20,7 +20,7 @@ from dm_env import specs
 
 from quarl_lib.envs import registry
 
-INSTALL = "pip install -c constraints.txt -e ."
+INSTALL = "pip install dm-control"
 # CartPole-v0 is asked for on purpose: its 200 steps are the paper's.
 warnings.filterwarnings("ignore", message=r".*environment CartPole-v0 is out of date")
 

@@ -89,7 +89,7 @@ def _meter(config: Config, link: Link) -> Iterator[Callable[[], None]]:
     try:
         from quarl_lib.actorq import carbon
     except ImportError as error:
-        raise ValueError(f"energy cannot be metered: {error}; pip install -c constraints.txt -e .") from error
+        raise ValueError(f"energy cannot be metered: {error}; pip install codecarbon") from error
     meter = carbon.Meter(
         link.directory / "emissions.csv",
         cpu_watts=config.cpu_watts,
