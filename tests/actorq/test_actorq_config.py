@@ -73,7 +73,7 @@ def test_what_needs_reverb_is_refused_where_it_is_not_installed(monkeypatch):
     assert Config().local_replay
     for name, value in (("replay", "reverb"), ("adder", "acme"), ("transport", "reverb")):
         with pytest.raises(ValueError, match=rf"{name}='{value}': Reverb is not installed; give .*\[reverb\]"):
-            Config(**{name: value})
+            Config(**{name: value})  # type: ignore[arg-type]
 
 
 def test_any_process_can_unpickle_it():
