@@ -38,6 +38,23 @@ def test_every_agent_has_a_row_and_what_is_refused_its_reason(tmp_path: Path) ->
     json.dumps(list(rows.values()))
 
 
+def test_the_table_has_a_line_per_agent_and_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(GOOD, tmp_path / "ppo" / "CartPole-v1")
+    shutil.copytree(GOOD, tmp_path / "ppo" / "CartPole-v0")
+    shutil.copytree(GOOD, tmp_path / "a2c" / "CartPole-v1")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main(["agents", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0].split() == ["agent", "observations", "actions", "statistics", "parameters", "runs", "on"]
+    assert lines[1].split()[:2] == ["a2c/CartPole-v1", "refused:"]
+    (row,) = [line for line in lines if line.startswith("ppo/CartPole-v1")]
+    assert row.split() == ["ppo/CartPole-v1", "Box(4,)", "Discrete(2)", "none", "4,610", "[1]"]
+    assert [line for line in lines if line.startswith("[1] ") and "fp32" in line]
+
+
 def test_folders_of_the_hub_of_the_zoo_and_single_archives_are_found(tmp_path: Path) -> None:
     shutil.copytree(GOOD, tmp_path / "hub" / "ppo-CartPole-v1")
     (folder,) = find_agents(tmp_path / "hub")
