@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import shutil
@@ -20,6 +19,7 @@ from quarl_lib import cli
 from quarl_lib.sb3 import SHIPPED_AGENTS, AgentError, AgentFile, find_agents, load_agent
 from quarl_lib.sb3.describe import describe_agents
 from quarl_lib.studies.ptq_study import Config
+from quarl_lib.suite import catalog, parameters
 
 GOOD = SHIPPED_AGENTS / "ppo" / "CartPole-v1"
 
@@ -87,9 +87,9 @@ def test_the_readmes_commands_take_environments_of_the_users_own(
     rows = json.loads(capsys.readouterr().out)
     assert [row["refused"] for row in rows] == [None, None]
     assert [row["env_id"] for row in rows] == ["Sound-v0", "faulty_agents:Sound-v0"]
-    (run,) = [line for line in section.splitlines() if line.startswith("quarl run")]
-    options = dict(option.split("=") for option in run.split() if "=" in option)
-    assert set(options) <= {parameter.name for parameter in dataclasses.fields(Config)}
+    declared = catalog.find_studies(catalog.find_project())["ptq_study"].parameters
+    for run in [line for line in section.split("\n## ")[0].splitlines() if line.startswith("quarl run")]:
+        Config(**parameters.from_pairs([option for option in run.split() if "=" in option], declared))
 
 
 @pytest.mark.parametrize("content", ["hello", "42", "1: 2", "[]", "- [a]", "normalize: [1, 2]"])
