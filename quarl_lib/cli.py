@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -202,20 +203,21 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def agents(options: argparse.Namespace) -> int:
-    """Print a row per agent, refused ones with the reason; 0 if one at least can be played."""
+    """Print a table with a row per agent, refused ones with the reason; 0 if one at least can be played."""
     import json
 
-    from quarl_lib.sb3.describe import describe_agents
+    from quarl_lib.sb3.describe import SHORT, describe_agents, in_short
 
     rows = describe_agents(options.directory, tuple(options.import_module), options.run_pickles)
     if options.json:
         print(json.dumps(rows, indent=1))
     else:
-        for row in rows:
-            print(f"{row['name']}" + (f"  refused: {row['refused']}" if row["refused"] else ""))
-            for key in () if row["refused"] else list(row)[1:-1]:
-                if row[key] not in (None, ""):
-                    print(f"    {key.replace('_', ' ')}: {row[key]}")
+        from quarl_lib.text_table import text_table
+
+        short, engines = in_short(rows)
+        print(text_table(short, SHORT))
+        for line in engines:
+            print(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="    "))
     return OK if any(row["refused"] is None for row in rows) else NOT_ALL_OK
 
 

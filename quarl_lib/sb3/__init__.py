@@ -6,7 +6,7 @@ from typing import Any
 
 from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, load_agent
 from quarl_lib.sb3.archive import AgentError
-from quarl_lib.sb3.episodes import evaluate, rollout
+from quarl_lib.sb3.episodes import evaluate, met_observations, rollout
 from quarl_lib.sb3.folders import AgentFile, find_agents, folders_without_agent
 from quarl_lib.sb3.policy import ActingPolicy
 
@@ -34,5 +34,6 @@ __all__ = [
     "fine_tune",
     "folders_without_agent",
     "load_agent",
+    "met_observations",
     "rollout",
 ]

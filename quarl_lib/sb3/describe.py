@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from quarl_lib.sb3.spec import agent_spec
 
 KEYS = ("name", "algorithm", "env_id", "trained_on", "observation_space", "action_space", "normalization", "parameters",
         "actions", "engines", "warning", "refused")  # fmt: skip
+
+SHORT = ("agent", "played in", "observations", "actions", "statistics", "parameters", "runs on")
+SIMULATION = "simulation only"
+_BOX = re.compile(r"Box\(.*?, (\([\d, ]*\)), (\w+)\)", re.DOTALL)
 
 
 def describe_agents(
@@ -33,6 +38,36 @@ def describe_agents(
         rows.append(dict.fromkeys(KEYS) | {"name": name, "algorithm": algorithm.upper(), "env_id": env_id or name,
                                            "refused": reason})  # fmt: skip
     return rows
+
+
+def in_short(rows: list[dict[str, Any]]) -> tuple[list[dict[str, str]], list[str]]:
+    """Return texts for a table of columns `SHORT`, and what its numbers in "runs on" mean.
+
+    An agent's name tells its algorithm and environment; where that has another name today, it stands in "played in".
+    Why an agent is refused, and what is said of it beside the columns, stands in `note`.
+    """
+    short: list[dict[str, str]] = []
+    engines: list[str] = []
+    for row in rows:
+        if row["refused"]:
+            short.append({"agent": row["name"], "note": f"refused: {row['refused']}"})
+            continue
+        alone, _, reason = row["engines"].partition(f"{SIMULATION}: ")
+        if alone and alone not in engines:
+            engines.append(alone)
+        today = "" if row["trained_on"] == row["env_id"] else row["env_id"]
+        values = (
+            row["name"], today, _space(row["observation_space"]), _space(row["action_space"]),
+            row["normalization"], f"{row['parameters']:,}", f"[{engines.index(alone) + 1}]" if alone else SIMULATION,
+        )  # fmt: skip
+        note = "; ".join(text for text in (row["warning"], reason.removeprefix(f"{row['name']}: ")) if text)
+        short.append({**dict(zip(SHORT, values, strict=True)), "note": note})
+    return short, [f"[{number}] {engine}" for number, engine in enumerate(engines, 1)]
+
+
+def _space(text: str) -> str:
+    """Leave out a space's bounds, and its type where that is float32."""
+    return _BOX.sub(lambda box: f"Box{box[1]}" + ("" if box[2] == "float32" else f" {box[2]}"), text)
 
 
 def _row(file: AgentFile) -> dict[str, Any]:
@@ -64,7 +99,7 @@ def _engines(agent: Agent) -> str:
     try:
         spec, _ = agent_spec(agent)
     except ValueError as error:
-        return f"simulation only: {error}"
+        return f"{SIMULATION}: {error}"
     able = {backend: _precisions(spec, backend) for backend in BACKENDS}
     return "; ".join(f"{backend} {' '.join(names)}" for backend, names in able.items() if names)
 

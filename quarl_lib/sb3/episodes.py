@@ -30,19 +30,20 @@ def evaluate(
     seed: int,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     normalize: Callable[[np.ndarray], np.ndarray] | None = None,
+    make_env: Callable[[], gymnasium.Env] | None = None,
 ) -> pd.DataFrame:
     """Play `episodes` episodes with deterministic actions and return one row for each.
 
     Episode i starts from seed + i whatever the policy, so that two policies meet the same starts. Lane j of up to 32
     environments side by side plays episodes j, j + 32, ...; the policy always sees batches of one size, padded with
     zeros, so that an episode's rounding depends neither on how many are played beside it nor on when they end.
-    `normalize` is the agent's own by default.
+    `normalize` and `make_env` are the agent's own by default.
     """
     if episodes < 1:
         raise ValueError(f"episodes={episodes} must be at least 1")
-    normalize = normalize or agent.normalize
+    normalize, make_env = normalize or agent.normalize, make_env or agent.make_env
     count = min(episodes, MAX_ENVS)
-    lanes = side_by_side([agent.make_env() for _ in range(count)])
+    lanes = side_by_side([make_env() for _ in range(count)])
     try:
         batch = _Padded(lanes.reset_all(range(seed, seed + count)))
         playing, episode = list(range(count)), list(range(count))
@@ -86,6 +87,11 @@ class _Padded:
 
 def rollout(agent: Agent, policy: Acting, steps: int, seed: int) -> np.ndarray:
     """Return the first `steps` normalised observations [steps, ...] that a policy meets, episode after episode."""
+    return agent.normalize(met_observations(agent, policy, steps, seed))
+
+
+def met_observations(agent: Agent, policy: Acting, steps: int, seed: int) -> np.ndarray:
+    """Return the same observations as the environment gives them."""
     if steps < 1:
         raise ValueError(f"steps={steps} must be at least 1")
     env = agent.make_env()
@@ -93,14 +99,15 @@ def rollout(agent: Agent, policy: Acting, steps: int, seed: int) -> np.ndarray:
     try:
         observation, _ = env.reset(seed=seed)
         while len(met) < steps:
-            met.append(agent.normalize(np.asarray(observation)[None]))
-            observation, _, terminated, truncated, _ = env.step(_shaped(policy.act(met[-1])[0], env))
+            met.append(np.array(observation))  # environments may write the next one into the same memory
+            action = policy.act(agent.normalize(met[-1][None]))[0]
+            observation, _, terminated, truncated, _ = env.step(_shaped(action, env))
             if terminated or truncated:
                 seed += 1
                 observation, _ = env.reset(seed=seed)
     finally:
         env.close()
-    return np.concatenate(met)
+    return np.stack(met)
 
 
 def _shaped(action: np.ndarray, env: gymnasium.Env) -> np.ndarray:

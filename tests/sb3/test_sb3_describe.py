@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import shutil
@@ -20,6 +19,7 @@ from quarl_lib import cli
 from quarl_lib.sb3 import SHIPPED_AGENTS, AgentError, AgentFile, find_agents, load_agent
 from quarl_lib.sb3.describe import describe_agents
 from quarl_lib.studies.ptq_study import Config
+from quarl_lib.suite import catalog, parameters
 
 GOOD = SHIPPED_AGENTS / "ppo" / "CartPole-v1"
 
@@ -36,6 +36,23 @@ def test_every_agent_has_a_row_and_what_is_refused_its_reason(tmp_path: Path) ->
     assert "trained with PPO" in rows["a2c/CartPole-v1"]["refused"]
     assert "no archive" in rows["ppo/Nothing-v0"]["refused"]
     json.dumps(list(rows.values()))
+
+
+def test_the_table_has_a_line_per_agent_and_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(GOOD, tmp_path / "ppo" / "CartPole-v1")
+    shutil.copytree(GOOD, tmp_path / "ppo" / "CartPole-v0")
+    shutil.copytree(GOOD, tmp_path / "a2c" / "CartPole-v1")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main(["agents", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0].split() == ["agent", "observations", "actions", "statistics", "parameters", "runs", "on"]
+    assert lines[1].split()[:2] == ["a2c/CartPole-v1", "refused:"]
+    (row,) = [line for line in lines if line.startswith("ppo/CartPole-v1")]
+    assert row.split() == ["ppo/CartPole-v1", "Box(4,)", "Discrete(2)", "none", "4,610", "[1]"]
+    assert [line for line in lines if line.startswith("[1] ") and "fp32" in line]
 
 
 def test_folders_of_the_hub_of_the_zoo_and_single_archives_are_found(tmp_path: Path) -> None:
@@ -70,9 +87,9 @@ def test_the_readmes_commands_take_environments_of_the_users_own(
     rows = json.loads(capsys.readouterr().out)
     assert [row["refused"] for row in rows] == [None, None]
     assert [row["env_id"] for row in rows] == ["Sound-v0", "faulty_agents:Sound-v0"]
-    (run,) = [line for line in section.splitlines() if line.startswith("quarl run")]
-    options = dict(option.split("=") for option in run.split() if "=" in option)
-    assert set(options) <= {parameter.name for parameter in dataclasses.fields(Config)}
+    declared = catalog.find_studies(catalog.find_project())["ptq_study"].parameters
+    for run in [line for line in section.split("\n## ")[0].splitlines() if line.startswith("quarl run")]:
+        Config(**parameters.from_pairs([option for option in run.split() if "=" in option], declared))
 
 
 @pytest.mark.parametrize("content", ["hello", "42", "1: 2", "[]", "- [a]", "normalize: [1, 2]"])

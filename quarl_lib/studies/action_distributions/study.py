@@ -119,7 +119,7 @@ def act_side_by_side(task: Comparison) -> pd.DataFrame:
 
 @torch.no_grad()
 def _actions(task: Comparison, observed: Observed) -> pd.DataFrame:
-    agent, calibration, states = observed
+    agent, calibration, states, _ = observed
     policy = agent.policy
     reference = policy.actions(in_batches(policy, states)).reshape(len(states), -1)
     dimensions = reference.shape[1]

@@ -2,4 +2,6 @@
 
 from quarl_lib.studies.common.lazy import at_first_use
 
-__getattr__ = at_first_use(__name__, aggregate="aggregate native", study="Config run summarize")
+__getattr__ = at_first_use(
+    __name__, aggregate="aggregate native", robustness="robustness", study="Config run summarize"
+)

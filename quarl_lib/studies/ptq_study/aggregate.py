@@ -7,6 +7,7 @@ import pandas as pd
 
 from quarl_lib import metrics
 from quarl_lib.quantization.quantizers import storage_bits
+from quarl_lib.studies.ptq_study.cells import UNDISTURBED
 
 RESAMPLES = 2000
 COLUMNS = ("quantizer", "precision", "num_bits", "iqm", "ci_low", "ci_high", "agents", "episodes", "left_out")
@@ -23,7 +24,7 @@ def aggregate(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
     (Agarwal et al., 2021, and its library rliable). An agent whose fp32 is not better than random has no such scale;
     `left_out` counts those.
     """
-    played = table[table.error == ""]
+    played = table[(table.error == "") & (table.disturbance == UNDISTURBED)]
     random = played[played.engine == "random"].groupby("env_id").episode_return.mean()
     simulated = played[played.engine == "simulated"]
     simulated = simulated[simulated.observation.isin(["none", *simulated.observation.head(1)])]
@@ -55,7 +56,7 @@ def aggregate(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
 
 def native(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Return what each agent's native engine reached, paired by episode seed with the simulation's fp32."""
-    rows = []
+    table, rows = table[table.disturbance == UNDISTURBED], []
     for (agent, precision), cells in table[table.engine == "native"].groupby(["agent", "precision"], sort=False):
         row = {"agent": agent, "precision": precision, "error": cells.error.iloc[0]}
         others = table[(table.agent == agent) & (table.engine == "simulated") & (table.precision == "fp32")]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import gymnasium
 import numpy as np
 import pandas as pd
 import torch
+from gymnasium import spaces
 
 from quarl_lib import metrics
+from quarl_lib.envs import disturbed
 from quarl_lib.inference.engines import make_engine
 from quarl_lib.inference.pack import pack
 from quarl_lib.quantization.ptq import quantize_policy
@@ -19,6 +23,7 @@ from quarl_lib.studies.common.agents import Failure
 from quarl_lib.studies.common.observed import in_batches, prepare
 
 NATIVE, RANDOM = "native", "random"  # played by the machine's kernels; by drawing actions, the 0 of normalized returns
+UNDISTURBED = "none"
 UNQUANTIZED = {"fp32": "none", "fp16": "cast"}  # what tables say where no quantizer is called
 
 
@@ -37,11 +42,13 @@ class PTQCell:
     deterministic_std: float
     seed: int
     engine: str = "simulated"
+    disturbance: str = UNDISTURBED
 
     @property
     def name(self) -> str:
         """What progress says, e.g. `ppo/CartPole-v1 int8 paper`."""
-        return f"{self.file.name} {self.precision} {self.label}"
+        under = "" if self.disturbance == UNDISTURBED else f" {self.disturbance}"
+        return f"{self.file.name} {self.precision} {self.label}{under}"
 
     @property
     def label(self) -> str:
@@ -60,7 +67,7 @@ def measure(cell: PTQCell) -> pd.DataFrame:
     observed = prepare(cell.file, cell.calibration_steps, cell.kl_states, cell.seed)
     if isinstance(observed, Failure):
         return pd.DataFrame([observed.row()])
-    agent, calibration, states = observed
+    agent, calibration, states, deviations = observed
     if layer := non_finite_layer(agent):
         reason = f"weights of {layer} hold NaN or infinity"
         return pd.DataFrame([Failure(agent.algorithm, agent.env_id, agent.name, reason).row()])
@@ -72,6 +79,7 @@ def measure(cell: PTQCell) -> pd.DataFrame:
         "quantizer": cell.label,
         "observation": cell.observation,
         "engine": cell.engine,
+        "disturbance": cell.disturbance,
         "normalisation": agent.statistics,
         "trained_on": agent.trained_on,
         "warning": agent.warning,
@@ -88,6 +96,10 @@ def measure(cell: PTQCell) -> pd.DataFrame:
         policy = quantize_policy(
             agent.policy, cell.precision, cell.quantizer, cell.per_channel, cell.observation, calibration
         )
+        if cell.disturbance != UNDISTURBED:
+            make_env = disturbed_environments(agent, disturbed.parse(cell.disturbance), deviations)
+            table = evaluate(agent, policy, cell.episodes, cell.seed, make_env=make_env)
+            return table.assign(**columns, error="")
         distances = compare(agent.policy, policy, states, cell.deterministic_std)
         table = evaluate(agent, policy, cell.episodes, cell.seed)
     except ValueError as error:
@@ -95,6 +107,28 @@ def measure(cell: PTQCell) -> pd.DataFrame:
     except Exception as error:  # whatever an environment raises costs this cell and no other
         return pd.DataFrame([{**columns, "error": f"{type(error).__name__}: {error}"}])
     return table.assign(**columns, **distances, error="")
+
+
+def disturbed_environments(
+    agent: Agent, disturbance: disturbed.Disturbance, deviations: np.ndarray
+) -> Callable[[], gymnasium.Env]:
+    """Return what makes an agent's environment under a disturbance; noise counts in the agent's own deviations.
+
+    Raises:
+        ValueError: what the agent observes or does cannot be disturbed so.
+    """
+    if agent.masked and disturbance.kind in ("action_noise", "action_delay"):
+        raise ValueError(f"{disturbance.kind}: actions are masked, another or a late one may not be allowed")
+    if disturbance.kind == disturbed.NOISE and (agent.masked or not _numbers(agent.flat or agent.observation_space)):
+        raise ValueError(f"{disturbance.kind}: observations are {agent.flat or agent.observation_space}, not numbers")
+    return lambda: disturbed.disturbed(agent.make_env(), disturbance, deviations)
+
+
+def _numbers(space: spaces.Space) -> bool:
+    """Say whether noise can be added: an array, or a dictionary of real ones."""
+    if isinstance(space, spaces.Dict):
+        return all(isinstance(part, spaces.Box) and part.dtype.kind == "f" for part in space.spaces.values())
+    return isinstance(space, spaces.Box)
 
 
 def lost(cell: PTQCell) -> pd.DataFrame:

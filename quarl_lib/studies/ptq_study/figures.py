@@ -12,6 +12,8 @@ from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
 from quarl_lib.studies.common.intervals import band, bars
 from quarl_lib.studies.common.theme import CYCLE, MARKERS, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
+LEAST_KEPT, MOST_KEPT = -0.5, 1.5  # beyond, a policy is lost, or fp32's return is too small to divide by
+
 
 def return_panels(summary: pd.DataFrame, by: str = "quantizer") -> Figure:
     """Draw one panel an agent: mean return over bits, a line per quantizer or `by="observation"`; fp32 as a band.
@@ -106,6 +108,32 @@ def relative_error(summary: pd.DataFrame, quantizer: str, observation: str = "no
     if precisions:
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return ax
+
+
+def kept_panels(robustness: pd.DataFrame) -> Figure:
+    """Draw one panel an agent: the share of fp32's return kept over bits, a line per disturbance, "none" in black."""
+    rows = robustness[(robustness.error == "") & robustness.kept.notna()]
+    rows = rows[~rows.precision.isin(["fp32", "fp16"])]
+    agents, names = list(dict.fromkeys(rows.agent)), list(dict.fromkeys(robustness.disturbance))
+    figure, axes = panels(len(agents))
+    for ax, agent in zip(axes, agents, strict=True):
+        for index, name in enumerate(names):
+            line = rows[(rows.agent == agent) & (rows.disturbance == name)].sort_values("num_bits")
+            if line.empty:  # this agent's environment does not take it
+                continue
+            bits = line.num_bits * 2 ** (0.04 * (index - (len(names) - 1) / 2))
+            ax.errorbar(
+                bits, line.kept, bars(line.kept, line.kept_low, line.kept_high), label=name, ms=4, lw=1.2, capsize=2,
+                color="black" if index == 0 else CYCLE[(index - 1) % len(CYCLE)], marker=MARKERS[index % len(MARKERS)],
+            )  # fmt: skip
+        ax.axhline(1, color=PRECISION_COLORS["fp32"], lw=1)
+        ax.set_ylim(max(ax.get_ylim()[0], LEAST_KEPT), min(ax.get_ylim()[1], MOST_KEPT))
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        ax.set_title(agent, size="small")
+        _bit_axis(ax, rows)
+    outer_labels(figure, "bits of weights and activations", "share of fp32's return kept  (↑ better)")
+    legend_above(figure, axes)
+    return figure
 
 
 def kl_panels(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from quarl_lib.studies.ptq_study.cells import UNQUANTIZED
+from quarl_lib.studies.ptq_study.cells import UNDISTURBED, UNQUANTIZED
 
 LARGE = 0.01
 
@@ -73,6 +73,36 @@ def played(summary: pd.DataFrame) -> pd.DataFrame:
     rows = summary[summary.error == ""].drop_duplicates("agent")
     table = rows[["agent", "algorithm", "env_id", "trained_on", "normalisation", "warning"]]
     return table.assign(actions="deterministic")
+
+
+def robustness_verdict(robustness: pd.DataFrame) -> str:
+    """Say per disturbance what it costs fp32, and what each precision keeps of fp32's return under it; Markdown."""
+    measured = robustness[robustness.error == ""]
+    plain = measured[(measured.disturbance == UNDISTURBED) & (measured.precision == "fp32")]
+    alone = plain.set_index("agent").mean_return
+    lines = []
+    for name, rows in measured[measured.disturbance != UNDISTURBED].groupby("disturbance", sort=False):
+        fp32 = rows[rows.precision == "fp32"].set_index("agent").mean_return
+        share = 1 - (alone.reindex(fp32.index) - fp32) / alone.reindex(fp32.index).abs()
+        said = [
+            f"{precision} {cells.kept.median():.1%} ({int(cells.differs.sum())} of {len(cells)} differ)"
+            for precision, cells in rows[rows.precision != "fp32"].groupby("precision", sort=False)
+            if cells.kept.notna().any()
+        ]
+        lines.append(
+            f"- **{name}**, {_agents(len(fp32))}: fp32 keeps {share.median():.1%} of its undisturbed return; of fp32's "
+            f"under the same keep {', '.join(said) or 'nothing else was measured'}"
+        )
+    if not lines:
+        return "No disturbance was measured."
+    return "\n".join(["Medians over agents; a cell differs if its paired interval leaves fp32 out:", "", *lines])
+
+
+def undisturbed(robustness: pd.DataFrame) -> pd.DataFrame:
+    """Return which disturbances could not be applied, or not played under, and why."""
+    columns = ["agent", "disturbance", "precision", "error"]
+    failed = robustness[(robustness.error != "") & (robustness.disturbance != UNDISTURBED)]
+    return failed[columns].reset_index(drop=True)
 
 
 def aggregate_caption(scores: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from quarl_lib import metrics
+from quarl_lib.envs import disturbed
 from quarl_lib.inference.spec import PRECISIONS
 from quarl_lib.quantization.ptq import OBSERVATIONS
 from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
@@ -14,11 +15,11 @@ from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.common.agents import choose_agents
 from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.ptq_study import paper_table2
-from quarl_lib.studies.ptq_study.cells import PTQCell, lost, measure
+from quarl_lib.studies.ptq_study.cells import UNDISTURBED, PTQCell, lost, measure
 
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
 TABLE_COLUMNS = (
-    *CELL, "engine", "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind",
+    *CELL, "engine", "disturbance", "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind",
     "same_action_rate", "mean_abs_action_difference", "normalisation", "trained_on", "warning", "error",
 )  # fmt: skip
 SUMMARY_COLUMNS = (
@@ -47,6 +48,8 @@ class Config:
     observation_quantization: list[str] = field(default_factory=lambda: ["none"])
     per_channel: bool = False
     engines: list[str] = field(default_factory=lambda: ["simulated", "native"])
+    # each precision under the first quantizer again: <kind>=<level>, see envs/disturbed.py
+    disturbances: list[str] = field(default_factory=lambda: ["observation_noise=0.1"])
     # how each is measured
     episodes: int = 10
     calibration_steps: int = 1000
@@ -64,6 +67,9 @@ class Config:
             precision_bits(precision)
         for quantizer in self.quantizers:
             quantizer_named(quantizer)
+        names = [disturbed.parse(text).name for text in self.disturbances]
+        if len(set(names)) < len(names):
+            raise ValueError(f"disturbances={self.disturbances}: one of them stands there twice")
         for kind in self.observation_quantization:
             if kind not in OBSERVATIONS:
                 raise ValueError(f"observation_quantization={kind!r}: choose among {', '.join(OBSERVATIONS)}")
@@ -116,7 +122,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         for file in files
         for cell in cells_of(config)
     ]  # fmt: skip
-    tasks = [*tasks, *_other_engines(tasks, config)]
+    tasks = [*tasks, *_other_engines(tasks, config), *_disturbed(tasks, config)]
     tasks.sort(key=lambda task: files.index(task.file))  # a process prepares an agent once for all its cells
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name, lost)
     refused = {task.file: table for task, table in zip(tasks, tables, strict=True) if (table.precision == "none").all()}
@@ -124,7 +130,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     untrained = pd.DataFrame([failure.row() for failure in failures])
     table = pd.concat([*measured, *refused.values(), untrained], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
     texts = dict.fromkeys(("error", "warning", "kl_kind", "normalisation", "trained_on"), "")
-    return table.fillna({**texts, "engine": "simulated"})
+    return table.fillna({**texts, "engine": "simulated", "disturbance": UNDISTURBED})
 
 
 def _other_engines(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
@@ -138,9 +144,23 @@ def _other_engines(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
     return cells
 
 
+def _disturbed(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
+    """Return each agent's cells under disturbances: every precision under the first quantizer and treatment."""
+    quantizers, observation = (None, config.quantizers[0]), config.observation_quantization[0]
+    again = [
+        task
+        for task in tasks
+        if task.precision == "fp32" or (task.quantizer in quantizers and task.observation == observation)
+    ]
+    return [replace(task, disturbance=disturbed.parse(text).name) for text in config.disturbances for task in again]
+
+
 def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
-    """Return one row per simulated cell: return, difference to fp32 paired by seed, divergence, the paper's values."""
-    table = table[table.engine == "simulated"]
+    """Return one row per simulated cell: return, difference to fp32 paired by seed, divergence, the paper's values.
+
+    Cells under disturbances are `robustness`'s.
+    """
+    table = table[(table.engine == "simulated") & (table.disturbance == UNDISTURBED)]
     reference = {
         agent: rows.set_index("seed").episode_return
         for agent, rows in table[(table.precision == "fp32") & (table.error == "")].groupby("agent")
@@ -153,7 +173,7 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
         row |= {"normalisation": first.normalisation, "trained_on": first.trained_on}
         if not first.error:
             returns = episodes.set_index("seed").episode_return
-            row |= _returns(returns, reference.get(cell["agent"]), confidence, seed)
+            row |= against_fp32(returns, reference.get(cell["agent"]), confidence, seed)
             row |= first[["kl_divergence", "kl_kind", "same_action_rate", "mean_abs_action_difference"]].to_dict()
         if cell["precision"] != "none":
             row["num_bits"] = storage_bits(cell["precision"])
@@ -164,7 +184,10 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
 
 
-def _returns(returns: pd.Series, reference: pd.Series | None, confidence: float, seed: int) -> dict[str, float | bool]:
+def against_fp32(
+    returns: pd.Series, reference: pd.Series | None, confidence: float, seed: int
+) -> dict[str, float | bool]:
+    """Return a cell's mean return and what it loses against fp32's returns, both indexed by episode seed."""
     mean = metrics.mean_interval(returns, confidence, seed)
     if reference is None:  # fp32 could not be played: there is nothing to compare with
         return {"episodes": len(returns), "mean_return": mean.estimate, "ci_low": mean.low, "ci_high": mean.high}

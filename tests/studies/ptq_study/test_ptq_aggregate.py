@@ -13,7 +13,7 @@ def episodes(agent: str, engine: str, precision: str, quantizer: str, returns: l
     seeds = list(range(len(returns)))
     return pd.DataFrame({"seed": seeds, "episode_return": returns}).assign(
         agent=agent, env_id="E-v0", algorithm="PPO", engine=engine, precision=precision, quantizer=quantizer,
-        observation="none", error="", warning="", normalisation="none", trained_on="",
+        observation="none", error="", warning="", normalisation="none", trained_on="", disturbance="none",
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def agents_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_each_has_returns_and_divergences(agents_dir: str) -> None:
     config = study.Config(
         agents_dir=agents_dir, import_modules=["toy_agents"], precisions=["fp32", "int8"], quantizers=["paper"],
-        engines=["simulated", "native"], episodes=2, calibration_steps=20, kl_states=20, workers=1,
+        engines=["simulated", "native"], disturbances=[], episodes=2, calibration_steps=20, kl_states=20, workers=1,
     )  # fmt: skip
     table = study.run(config)
     summary = study.summarize(table)

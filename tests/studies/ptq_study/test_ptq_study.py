@@ -23,7 +23,7 @@ from quarl_lib.studies.common import observed
 from quarl_lib.studies.ptq_study import figures, paper_table2, sentences, study
 from quarl_lib.studies.ptq_study.cells import compare
 
-TINY: dict[str, Any] = {"episodes": 3, "calibration_steps": 200, "kl_states": 100, "workers": 1}
+TINY: dict[str, Any] = {"episodes": 3, "calibration_steps": 200, "kl_states": 100, "disturbances": [], "workers": 1}
 
 
 @pytest.fixture(scope="module")

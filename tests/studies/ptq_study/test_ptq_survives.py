@@ -31,7 +31,7 @@ def folder_of(root: Path, *env_ids: str) -> str:
 
 def config(agents_dir: str, **options: Any) -> study.Config:
     tiny: dict[str, Any] = {"episodes": 2, "calibration_steps": 20, "kl_states": 20, "engines": ["simulated"]}
-    tiny |= {"precisions": ["fp32", "int8"], "quantizers": ["paper"]}
+    tiny |= {"precisions": ["fp32", "int8"], "quantizers": ["paper"], "disturbances": []}
     return study.Config(agents_dir=agents_dir, **{**tiny, **options})
 
 
