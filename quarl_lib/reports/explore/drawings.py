@@ -28,7 +28,7 @@ class NotUnderstood(ValueError):
 
 
 @dataclass
-class Source:
+class NotebookSource:
     """What a notebook's code says about its figures."""
 
     modules: dict[str, str] = field(default_factory=dict)  # name in the notebook -> module of the study
@@ -43,9 +43,9 @@ class Source:
         return origin in used or any(self.comes_from(one, origin) for one in used - {name})
 
 
-def read(run: FinishedRun) -> Source:
+def read(run: FinishedRun) -> NotebookSource:
     """Read the figures out of a run's notebook."""
-    source = Source()
+    source = NotebookSource()
     for cell in read_json(run.directory / "notebook.ipynb").get("cells", []):
         if cell.get("cell_type") == "code":
             try:
@@ -57,7 +57,7 @@ def read(run: FinishedRun) -> Source:
     return source
 
 
-def _note(source: Source, node: ast.AST, study: str) -> None:
+def _note(source: NotebookSource, node: ast.AST, study: str) -> None:
     if isinstance(node, ast.ImportFrom | ast.Import):
         prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
@@ -85,7 +85,7 @@ class Evaluation:
     """Evaluate a notebook's expressions over the rows that were chosen; `notes` says what a filter could not reach."""
 
     run: FinishedRun
-    source: Source
+    source: NotebookSource
     choice: rows.Choice
     notes: list[str] = field(default_factory=list)
 
@@ -175,7 +175,7 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:160]
 
 
-def drawn(run: FinishedRun, source: Source, figure: str, choice: rows.Choice) -> tuple[Any, list[str]]:
+def drawn(run: FinishedRun, source: NotebookSource, figure: str, choice: rows.Choice) -> tuple[Any, list[str]]:
     """Return a figure of the chosen rows and what there is to say of it; None where these rows have no figure."""
     evaluation = Evaluation(run, source, choice)
     if not len(rows.keep(run.table, choice)):
