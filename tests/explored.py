@@ -20,7 +20,8 @@ def write_run(suite: Path, name: str = "smoke-12345678", shift: float = 0.0) -> 
 
     rows = [
         {
-            "algorithm": algorithm, "env_id": env_id, "agent": agent, "precision": precision, "engine": "simulated", "disturbance": "none",
+            "algorithm": algorithm, "env_id": env_id, "agent": agent, "precision": precision, "engine": "simulated",
+            "disturbance": "none",
             "quantizer": "none" if precision == "fp32" else "paper", "observation": "none", "episode": seed,
             "seed": seed, "episode_return": value - 10 * seed + shift, "episode_length": 10, "kl_divergence": 0.5,
             "kl_kind": "logits", "same_action_rate": 1.0, "mean_abs_action_difference": 0.0, "warning": "", "error": "",
