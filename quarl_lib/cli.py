@@ -86,7 +86,10 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--import-module", action="append", default=[], metavar="MODULE", help="registers environments"
     )
+    command.add_argument("--runs", type=Path, metavar="DIR", help="suites whose finished PTQ runs are reused; outputs")
+    command.add_argument("--json", action="store_true")
     command.set_defaults(act=recommend)
+
     command = commands.add_parser("export", help="write an agent's policy as ONNX, C or one file, with its parity")
     command.add_argument("agent", help="an archive, a hub folder, or one in the package, such as ppo/CartPole-v1")
     command.add_argument("--to", required=True, choices=("onnx", "c", "policy"))
@@ -223,12 +226,18 @@ def agents(options: argparse.Namespace) -> int:
 
 def recommend(options: argparse.Namespace) -> int:
     """Print per agent the cheapest precision that keeps its return; 0 if one agent at least could be measured."""
-    from quarl_lib.studies.ptq_study.recommend import recommend
+    import json
 
-    rows = recommend(options.directory, options.retain, options.episodes, tuple(options.import_module))
-    for row in rows:
-        print(row)
-    return OK if any(" refused: " not in row for row in rows) else NOT_ALL_OK
+    from quarl_lib.studies.ptq_study.recommend import line, recommend
+    from quarl_lib.suite import states
+
+    found = (options.runs or catalog.find_project() / "outputs").glob("*/ptq_study/*/run.json")
+    records = {path.parent: states.read(path.parent) for path in found}
+    runs = [run for run, record in records.items() if record.get("state") == "ok"]
+    runs.sort(key=lambda run: records[run].get("started", 0.0), reverse=True)
+    rows = recommend(options.directory, options.retain, options.episodes, options.import_module, runs)
+    print(json.dumps(rows, indent=1) if options.json else "\n".join(map(line, rows)))
+    return OK if any(row["refused"] is None for row in rows) else NOT_ALL_OK
 
 
 def export(options: argparse.Namespace) -> int:

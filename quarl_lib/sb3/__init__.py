@@ -7,7 +7,7 @@ from typing import Any
 from quarl_lib.sb3.agents import SHIPPED_AGENTS, Agent, load_agent
 from quarl_lib.sb3.archive import AgentError
 from quarl_lib.sb3.episodes import evaluate, met_observations, rollout
-from quarl_lib.sb3.folders import AgentFile, find_agents, folders_without_agent
+from quarl_lib.sb3.folders import AgentFile, content_hash, find_agents, folders_without_agent
 from quarl_lib.sb3.policy import ActingPolicy
 
 # Stable-Baselines3 imports TensorBoard, which would import TensorFlow (4 s, 500 MB) wherever that is installed.
@@ -29,6 +29,7 @@ __all__ = [
     "Agent",
     "AgentError",
     "AgentFile",
+    "content_hash",
     "evaluate",
     "find_agents",
     "fine_tune",

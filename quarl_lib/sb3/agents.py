@@ -27,11 +27,10 @@ from quarl_lib.sb3.arrays import policy_from_arrays
 from quarl_lib.sb3.build import policy_from_archive
 from quarl_lib.sb3.declared import ALGORITHMS, MASKABLE, check_algorithm, known_algorithm
 from quarl_lib.sb3.flat import channels_last, check_observations, gives_masks, is_image, num_choices, vectorized
-from quarl_lib.sb3.folders import AgentFile
+from quarl_lib.sb3.folders import STATISTICS, AgentFile, beside
 from quarl_lib.sb3.policy import ActingPolicy
 
 SHIPPED_AGENTS = Path(__file__).parent / "agents"
-STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
 TIME_FEATURE, ATARI_WRAPPER = "TimeFeatureWrapper", "AtariWrapper"
 
 
@@ -137,14 +136,8 @@ def _task_of(env_id: str, time_feature: bool, env_kwargs: dict[str, Any], masked
 
 
 def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
-    # The zoo keeps the configuration beside the archive or in a folder named after it.
-    folders = (file.path.parent, file.path.parent / file.path.stem, file.path.parent / file.env_id)
-
-    def beside(name: str) -> Path:
-        return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
-
-    config = read_yaml(beside("config.yml")) or read_yaml(beside("recipe.json"))  # JSON is YAML
-    env_kwargs = read_yaml(beside("env_kwargs.yml"))
+    config = read_yaml(beside(file, "config.yml")) or read_yaml(beside(file, "recipe.json"))  # JSON is YAML
+    env_kwargs = read_yaml(beside(file, "env_kwargs.yml"))
     wrapper = str(config.get("env_wrapper") or "")
     if wrapper and not any(known in wrapper for known in (TIME_FEATURE, ATARI_WRAPPER)):
         raise AgentError(f"trained behind {wrapper}, which is not supported")
@@ -156,7 +149,7 @@ def _load_archive(file: AgentFile, run_pickles: bool) -> Agent:
     env_id, time_feature = environments.current_name(file.env_id), TIME_FEATURE in wrapper
     masked = file.algorithm == MASKABLE
     task = _task_of(env_id, time_feature, env_kwargs, masked)
-    statistics = next((path for name in STATISTICS if (path := beside(name)).exists()), None)
+    statistics = next((path for name in STATISTICS if (path := beside(file, name)).exists()), None)
     normalization = None if statistics is None else read_normalization(statistics, task.flat)
     if normalization is not None:
         if masked:

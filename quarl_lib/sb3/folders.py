@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,9 @@ from quarl_lib.envs import gym as environments
 from quarl_lib.sb3.archive import AgentError, read_yaml
 from quarl_lib.sb3.declared import ALGORITHMS
 
+ARRAYS = ("actor.npz", "actor.json")
+STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
+SIDE = (*STATISTICS, "config.yml", "recipe.json", "env_kwargs.yml")
 LAYOUTS = "<algorithm>/<environment>/*.zip, <algorithm>-<environment>/*.zip or actor.npz"
 
 
@@ -75,6 +79,27 @@ def find_agents(
     ]
 
 
+def beside(file: AgentFile, name: str) -> Path:
+    """Return where a file of an agent's lies, or would: beside the archive, or in a folder named after it."""
+    # The zoo keeps the configuration in the latter.
+    folders = (file.path.parent, file.path.parent / file.path.stem, file.path.parent / file.env_id)
+    return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
+
+
+def content_hash(file: AgentFile) -> str:
+    """Return 64 bits, in hexadecimal, of all files that decide how an agent acts; "" where they cannot be read."""
+    arrays = file.layout == "arrays"
+    parts = [file.path / name for name in ARRAYS] if arrays else [file.path, *(beside(file, name) for name in SIDE)]
+    digest = blake2b(f"{file.algorithm} {file.env_id}".encode(), digest_size=8)
+    try:
+        for path in parts:
+            content = path.read_bytes() if path.exists() else b""
+            digest.update(f" {path.name} {len(content)} ".encode() + content)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
 def folders_without_agent(agents_dir: str | Path) -> list[str]:
     """Return the folders `<algorithm>/<environment>` in which no archive lies, by their names."""
     root = Path(agents_dir).expanduser()
@@ -119,7 +144,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _files_in(folder: Path) -> list[Path]:
     """Return what an agent can be loaded from: the archives, or the folder itself where arrays lie in it."""
-    if (folder / "actor.npz").exists() and (folder / "actor.json").exists():
+    if all((folder / name).exists() for name in ARRAYS):
         return [folder]
     return sorted(folder.glob("*.zip"))
 

@@ -12,6 +12,7 @@ from quarl_lib.inference.spec import PRECISIONS
 from quarl_lib.quantization.ptq import OBSERVATIONS
 from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
 from quarl_lib.results import Progress, no_progress
+from quarl_lib.sb3 import content_hash
 from quarl_lib.studies.common.agents import choose_agents
 from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.ptq_study import paper_table2
@@ -20,7 +21,7 @@ from quarl_lib.studies.ptq_study.cells import UNDISTURBED, PTQCell, lost, measur
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
 TABLE_COLUMNS = (
     *CELL, "engine", "disturbance", "episode", "seed", "episode_return", "episode_length", "kl_divergence", "kl_kind",
-    "same_action_rate", "mean_abs_action_difference", "normalisation", "trained_on", "warning", "error",
+    "same_action_rate", "mean_abs_action_difference", "normalisation", "trained_on", "warning", "agent_hash", "error",
 )  # fmt: skip
 SUMMARY_COLUMNS = (
     "algorithm", "env_id", "agent", "precision", "quantizer", "observation", "num_bits", "episodes",
@@ -124,12 +125,14 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     ]  # fmt: skip
     tasks = [*tasks, *_other_engines(tasks, config), *_disturbed(tasks, config)]
     tasks.sort(key=lambda task: files.index(task.file))  # a process prepares an agent once for all its cells
+    hashes = {file: content_hash(file) for file in files}  # by which other commands find an agent's returns
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name, lost)
+    tables = [table.assign(agent_hash=hashes[task.file]) for task, table in zip(tasks, tables, strict=True)]
     refused = {task.file: table for task, table in zip(tasks, tables, strict=True) if (table.precision == "none").all()}
     measured = [table for task, table in zip(tasks, tables, strict=True) if task.file not in refused]
     untrained = pd.DataFrame([failure.row() for failure in failures])
     table = pd.concat([*measured, *refused.values(), untrained], ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
-    texts = dict.fromkeys(("error", "warning", "kl_kind", "normalisation", "trained_on"), "")
+    texts = dict.fromkeys(("error", "warning", "kl_kind", "normalisation", "trained_on", "agent_hash"), "")
     return table.fillna({**texts, "engine": "simulated", "disturbance": UNDISTURBED})
 
 
