@@ -84,7 +84,8 @@ def _recommended(file: AgentFile, retain: float, episodes: int, runs: Sequence[P
     fp32 = known.get("fp32")
     if fp32 is None:
         fp32 = _by_seed(evaluate(agent, agent.policy, episodes, EPISODES_SEED))
-    mean, tried = float(fp32.mean()), {}
+    mean = float(fp32.mean())
+    tried: dict[str, float] = {}
     row = {"fp32_return": mean, "retain": retain, "episodes": len(fp32), "tried": tried, "reused": run}
     for precision, engine in _engines(spec, weights):
         returns = known.get(precision) if engine.backend == NATIVE else None

@@ -88,7 +88,8 @@ def test_none_where_no_interval_keeps_it(tmp_path: Path, nothing_plays: None) ->
 def test_a_run_that_does_not_fit_is_not_used(
     reason: str, tmp_path: Path, nothing_plays: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    about = {"other code": {"commit": "0123456789"}, "other versions": {"versions": {"torch": "0.1"}}}.get(reason, {})
+    about: dict[str, Any] = {"commit": "0123456789"} if reason == "other code" else {}
+    about |= {"versions": {"torch": "0.1"}} if reason == "other versions" else {}
     run, agent = finished(tmp_path / "runs", **about), tmp_path / "agents" / "ppo" / "CartPole-v1"
     shutil.copytree(AGENT, agent)
     if reason == "another agent":
