@@ -12,6 +12,7 @@ EXTRAS = {
     "atari": ("ale_py", "cv2"),
     "contrib": ("sb3_contrib",),
     "bullet": ("pybullet", "pybullet_envs_gymnasium"),
+    "ray": ("ray",),
 }
 # Not extras, but what an environment put together by hand may lack.
 PLAIN = ("dm_control", "mujoco", "codecarbon", "onnx", "onnxruntime")

@@ -44,6 +44,7 @@ class Link:
     def __init__(self, directory: Path, num_actors: int, weights: Any = None) -> None:
         self.directory, self.part, self.weights = Path(directory), "supervisor", weights
         self.replay: Any = None  # the memory of a local replay
+        self.host = "localhost"  # where a replay server listens
         self.num_actors = num_actors
         self.started_at = self.now()
         self.resumed_steps, self.resumed_wall_s = 0, 0.0
@@ -141,6 +142,12 @@ class Link:
         self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS] = int(1e9 * self.now()), self.actor_steps()
         self.board[PUBLISHED] += 1
 
+    def note_publication_of(self, number: int, published_at_s: float, actor_steps: int) -> None:
+        """Take over a publication that another machine made at a wall time, when the actors had taken their steps."""
+        published_ns = int(1e9 * (self.started_at + published_at_s))
+        self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS] = published_ns, actor_steps
+        self.board[PUBLISHED] = number
+
     def publication(self) -> tuple[int, int, int]:
         """Return the newest publication's number, its time in nanoseconds of `now`, and the actor steps then."""
         return self.board[PUBLISHED], self.board[PUBLISHED_NS], self.board[PUBLISHED_STEPS]
@@ -171,7 +178,7 @@ class Link:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.part}: no replay server after {timeout_s:g} s; see the learner's log")
             time.sleep(0.01)
-        return f"localhost:{self.board[PORT]}"
+        return f"{self.host}:{self.board[PORT]}"
 
     def start_clock(self) -> None:
         """Let wall time begin now, or where a resumed run left it."""

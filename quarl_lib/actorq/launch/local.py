@@ -46,7 +46,7 @@ def run(
     with signals_as_exceptions():
         program = build(config, Path(directory), watchers, evaluated)
         warm_up()
-        with _meter(config, program.link) if metered else contextlib.nullcontext(nothing) as every_second:
+        with meter(config, program.link) if metered else contextlib.nullcontext(nothing) as every_second:
             supervise(program, progress, every_second)
     return {table: read(program.link.directory, table) for table in TABLES}
 
@@ -84,7 +84,7 @@ def supervise(
 
 
 @contextlib.contextmanager
-def _meter(config: Config, link: Link) -> Iterator[Callable[[], None]]:
+def meter(config: Config, link: Link) -> Iterator[Callable[[], None]]:
     """Measure the energy of this process and its children; the readings go to the table `emissions`."""
     try:
         from quarl_lib.actorq import carbon

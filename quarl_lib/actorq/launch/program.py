@@ -68,6 +68,7 @@ def build(
     watchers: Sequence[Watcher] = (),
     evaluated: bool = True,
     make_link: Callable[..., Link] = Link,
+    own_readers: int = 0,
 ) -> Program:
     """Build the parts of a run; nothing is started and no port is opened.
 
@@ -76,6 +77,7 @@ def build(
             published version; they end when the run does.
         evaluated: whether an evaluator plays the learner's policy; it takes what the others leave of the cores.
         make_link: called as `Link` is; a launcher's own kind of link.
+        own_readers: how many further readers of the weights the caller is; they have the last numbers.
 
     Raises:
         ValueError: an environment cannot be made, or no backend runs the policy at the actors' precision.
@@ -89,7 +91,7 @@ def build(
     registration = registry.own_registration(config.task, config.import_modules)
     prepare = partial(registry.prepare, config.import_modules, registration)
     num_bytes = weights_bytes(config)
-    readers = config.n_actors + len(watchers)
+    readers = config.n_actors + len(watchers) + own_readers
     weights = SharedMemoryBroadcast(num_bytes, readers) if config.transport == "shared_memory" else None
     link = make_link(directory, config.n_actors, weights)
     if config.local_replay:

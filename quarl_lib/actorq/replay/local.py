@@ -171,7 +171,7 @@ class LocalAdder:
         self._counts = memory.counts()
         self._mine = self._counts[1 + 2 * writer : 3 + 2 * writer]
         self._ring = memory.rows()[writer * memory.capacity : (writer + 1) * memory.capacity]
-        self._fence = _fence()
+        self._fence = fence()
 
     def add_first(self, timestep) -> None:
         """Start an episode."""
@@ -210,7 +210,7 @@ class Sampler:
 
     def __init__(self, memory: Memory, rng: np.random.Generator) -> None:
         self._memory, self._rng = memory, rng
-        self._rows, self._counts, self._fence = memory.rows(), memory.counts(), _fence()
+        self._rows, self._counts, self._fence = memory.rows(), memory.counts(), fence()
 
     def __call__(self, count: int) -> np.ndarray:
         """Return float32 [count, width], gathered in one pass."""
@@ -244,7 +244,7 @@ def limiter_of(config: Config) -> Limiter:
     return Limiter(config.samples_per_insert, config.min_replay, config.replay_error_buffer)
 
 
-def _fence() -> Callable[[], None]:
+def fence() -> Callable[[], None]:
     """Return what orders the stores before it with those after it for another process."""
     if _ORDERED:
         return lambda: None

@@ -110,8 +110,8 @@ class SharedMemoryPublisher:
     def __init__(self, broadcast: SharedMemoryBroadcast) -> None:
         self._slots = _Slots(broadcast)
 
-    def publish(self, buffer: Any) -> int:
-        """Make a packed buffer the newest version; return its bytes.
+    def publish(self, buffer: Any, version: int = 0) -> int:
+        """Make a packed buffer the newest version, which has the next number or that given; return its bytes.
 
         Raises:
             ValueError: it is empty or larger than the capacity.
@@ -124,7 +124,7 @@ class SharedMemoryPublisher:
         slot = next(slot for slot in range(slots.shape.num_slots) if slot not in taken)
         slots.memory(slot, data.size)[:] = data
         slots.sizes[slot] = data.size
-        slots.newest[0] = ((slots.newest[0] >> _SLOT_BITS) + 1) << _SLOT_BITS | slot
+        slots.newest[0] = (version or (slots.newest[0] >> _SLOT_BITS) + 1) << _SLOT_BITS | slot
         return data.size
 
 
