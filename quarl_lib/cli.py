@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--name", metavar="SUITE", help="the folder below the output's; default: the preset")
     command.add_argument("--grid", action="store_true", help="-p a=1,2 makes one run for each value")
     command.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side")
+    command.add_argument("--cluster", metavar="ADDRESS", help="independent cells on Ray's nodes: auto or host:port")
     command.add_argument("--timeout", type=seconds, metavar="TIME", help="for each run: 90, 90s, 10m, 2h")
     command.add_argument("--cell-timeout", type=seconds, metavar="TIME", help="for each cell of a notebook")
     command.add_argument("--silence", type=seconds, metavar="TIME", help="without a sign of life; default 30m, paper 0")
@@ -171,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
     how = runner.Options(
         jobs=options.jobs, force=options.force, retry_failed=options.retry_failed,
         timeout_s=options.timeout, cell_timeout_s=options.cell_timeout,
-        silence_s=silence or None,
+        silence_s=silence or None, cluster=options.cluster,
     )  # fmt: skip
     records = runner.run(tasks, how, Display(tasks), index.add)
     found = sorted({record["state"] for record in records})

@@ -11,6 +11,7 @@ from typing import Any
 # How a runner tells a notebook where its run's folder is, and under which name it will be listed.
 RUN_DIR_VARIABLE = "QUARL_RUN_DIR"
 RUN_ID_VARIABLE = "QUARL_RUN_ID"
+CLUSTER_VARIABLE = "QUARL_CLUSTER"  # address of the machines that a study's independent cells go to
 KEPT_FOLDER = "runs"  # of a run's folder: what a study goes on from after it was interrupted
 
 

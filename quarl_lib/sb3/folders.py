@@ -36,6 +36,13 @@ class AgentFile:
     run_pickles: bool = False
 
     @property
+    def parts(self) -> list[Path]:
+        """All files that decide how it acts, whether they are there or not: what another machine needs to load it."""
+        if self.layout == "arrays":
+            return [self.path / name for name in ARRAYS]
+        return [self.path, *(beside(self, name) for name in SIDE)]
+
+    @property
     def name(self) -> str:
         """A short name that tells agents of one folder apart, e.g. `a2c/CartPole-v1`."""
         parts = [self.algorithm.lower(), self.env_id + self.run]
@@ -88,11 +95,9 @@ def beside(file: AgentFile, name: str) -> Path:
 
 def content_hash(file: AgentFile) -> str:
     """Return 64 bits, in hexadecimal, of all files that decide how an agent acts; "" where they cannot be read."""
-    arrays = file.layout == "arrays"
-    parts = [file.path / name for name in ARRAYS] if arrays else [file.path, *(beside(file, name) for name in SIDE)]
     digest = blake2b(f"{file.algorithm} {file.env_id}".encode(), digest_size=8)
     try:
-        for path in parts:
+        for path in file.parts:
             content = path.read_bytes() if path.exists() else b""
             digest.update(f" {path.name} {len(content)} ".encode() + content)
     except OSError:

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from quarl_lib import provenance
-from quarl_lib.files import KEPT_FOLDER, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_text
+from quarl_lib.files import CLUSTER_VARIABLE, KEPT_FOLDER, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, read_json, write_text
 from quarl_lib.suite import outcome, processes, states
 from quarl_lib.suite.execution import GRACE_S, SCRATCH_PREFIX
 from quarl_lib.suite.plan import Task
@@ -39,6 +39,7 @@ class Options:
     """How a suite runs; times in seconds, None for no limit.
 
     silence_s: how long a run may neither write a line nor make progress.
+    cluster: address of a Ray cluster that computes the studies' independent cells.
     """
 
     jobs: int = 1
@@ -48,6 +49,7 @@ class Options:
     cell_timeout_s: float | None = None
     silence_s: float | None = None
     grace_s: float = GRACE_S
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -208,6 +210,7 @@ class _Suite:
             provenance.CORES_VARIABLE: share,
             RUN_DIR_VARIABLE: str(task.directory),
             RUN_ID_VARIABLE: task.run_id,
+            **({CLUSTER_VARIABLE: self.options.cluster} if self.options.cluster else {}),
         }
         with (task.directory / "log.txt").open("wb") as log, self.starting:
             process = subprocess.Popen(

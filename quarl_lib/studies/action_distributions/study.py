@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -79,6 +80,11 @@ class Comparison:
     steps: int
     calibration_steps: int
     seed: int
+
+    @property
+    def reads(self) -> list[Path]:
+        """The files that it needs, wherever it is measured."""
+        return self.file.parts
 
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:

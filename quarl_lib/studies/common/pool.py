@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from quarl_lib.files import CLUSTER_VARIABLE
 from quarl_lib.provenance import usable_cores
 from quarl_lib.results import Progress
 
@@ -28,12 +29,23 @@ def map_tasks(
 ) -> list[Answer]:
     """Return `function(task)` for every task, in order, computed by `workers` processes (0: one a core, 1: this one).
 
+    Where the run has a cluster (`quarl run --cluster`), the tasks go to its machines; see `cluster.map_on_nodes`.
     Torch runs on one thread: workers do not compete for cores, and small layers gain nothing from more. `function` must
     be importable by name. `lost` answers for a task whose process (another than this one) died; without it, that ends
     all of them.
     """
     count = min(workers or usable_cores(), len(tasks))
     answers: dict[int, Answer] = {}
+
+    def report(index: int, answer: Answer) -> None:
+        answers[index] = answer
+        progress(len(answers), len(tasks), describe(tasks[index]))
+
+    if (address := os.environ.get(CLUSTER_VARIABLE)) and tasks:
+        from quarl_lib.studies.common.cluster import map_on_nodes
+
+        map_on_nodes(function, dict(enumerate(tasks)), address, report, lost)
+        return [answers[index] for index in range(len(tasks))]
     if workers == 1 or count == 0 or (count == 1 and lost is None):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -44,10 +56,6 @@ def map_tasks(
         finally:
             torch.set_num_threads(threads)
         return [answers[index] for index in range(len(tasks))]
-
-    def report(index: int, answer: Answer) -> None:
-        answers[index] = answer
-        progress(len(answers), len(tasks), describe(tasks[index]))
 
     suspects = 0  # tasks that ran when a process died: one of them ended it, so each runs alone
     while left := [index for index in range(len(tasks)) if index not in answers]:

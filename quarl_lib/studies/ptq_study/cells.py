@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -49,6 +50,11 @@ class PTQCell:
         """What progress says, e.g. `ppo/CartPole-v1 int8 paper`."""
         under = "" if self.disturbance == UNDISTURBED else f" {self.disturbance}"
         return f"{self.file.name} {self.precision} {self.label}{under}"
+
+    @property
+    def reads(self) -> list[Path]:
+        """The files that it needs, wherever it is measured."""
+        return self.file.parts
 
     @property
     def label(self) -> str:

@@ -115,6 +115,16 @@ class QATCell:
         return (self.directory / "episodes.parquet").exists()
 
     @property
+    def reads(self) -> list[Path]:
+        """The folders that it needs, wherever it is measured."""
+        return [self.fp32.directory] if self.method in ROUNDED else []
+
+    @property
+    def writes(self) -> list[Path]:
+        """The folders in which its answer lies."""
+        return [self.directory]
+
+    @property
     def fp32(self) -> QATCell:
         """The fp32 training with the same seed."""
         return dataclasses.replace(self, method="fp32", bits=FP32, quant_delay_steps=0, calibration_steps=0)
