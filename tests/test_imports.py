@@ -18,7 +18,8 @@ ALLOWED: dict[str, set[str]] = {
     "provenance": set(),
     "metrics": set(),
     "text_table": set(),  # what two commands print; rooms hand rows to it through the cli
-    "results": {"files", "provenance"},
+    "live": set(),
+    "results": {"files", "live", "provenance"},
     "quantization": set(),
     "envs": set(),
     "inference": {"quantization", "provenance", "files"},

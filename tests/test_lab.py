@@ -28,7 +28,7 @@ def lab(project, tmp_path):
     """Start JupyterLab in the project with this interpreter's kernel; yields its address."""
     executable()
     environment = {
-        **os.environ, "PYTHONPATH": str(project), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        **os.environ, "PYTHONPATH": f"{project}{os.pathsep}{PROJECT}", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
         "JUPYTER_CONFIG_DIR": str(tmp_path / "config"), "JUPYTER_DATA_DIR": str(tmp_path / "data"),
         "QUARL_RUN_DIR": str(tmp_path / "run"),
     }  # fmt: skip
@@ -110,10 +110,12 @@ def choose(browser: Browser, label: str, *options: str) -> None:
     found = "[...document.querySelectorAll('.widget-inline-hbox')]"
     found += f".find(one => one.querySelector('label')?.textContent === '{label}')"
     wanted = json.dumps(options)
-    browser.wait(f"[...{found}.querySelectorAll('option')].filter(one => {wanted}.includes(one.text)).length > 0")
+    text = "one.text.replaceAll('\\u00a0', ' ')"  # ipywidgets shows a space as one that does not break
+    there = f"[...({found}?.querySelectorAll('option') ?? [])].map(one => {text})"
+    browser.wait(f"{wanted}.every(one => {there}.includes(one))", 120)
     browser.ask(
         f"{{ const list = {found}.querySelector('select');"
-        f"for (const one of list.options) one.selected = {wanted}.includes(one.text);"
+        f"for (const one of list.options) one.selected = {wanted}.includes({text});"
         "list.dispatchEvent(new Event('change', {bubbles: true})); }"
     )
 

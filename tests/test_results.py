@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from PIL import Image
 
 from quarl_lib import files, provenance, results
 
@@ -96,8 +97,8 @@ def test_figure_needs_a_description_and_carries_it_with_its_data(run, shown):
         run.figure(ax, "f", alt="a plot")
     run.figure(ax, "bits", alt="Return over bits, one line an agent", data="cells")
     ((_, metadata),) = shown
-    wanted = {"alt": "Return over bits, one line an agent", "name": "bits", "data": "cells.csv"}
-    assert metadata == {"image/png": wanted}
+    alt = "Return over bits, one line an agent"
+    assert metadata == {"image/png": {"alt": alt, "caption": f"{alt}.", "name": "bits", "data": "cells.csv"}}
     assert (run.directory / "figures" / "bits.png").read_bytes()[:4] == b"\x89PNG"
     assert ax.figure.number not in plt.get_fignums(), "the figure is closed, so that it is not shown twice"
 
@@ -181,6 +182,60 @@ def test_finish_says_where_results_lie(run, monkeypatch):
     run.save(table, table)
     run.finish("half of *it*")
     assert shown == [], "in a batch the runner says it"
-    monkeypatch.delenv("QUARL_RUN_DIR")
+    monkeypatch.delenv("QUARL_RUN_ID")
     run.finish("half of it")
-    assert [one.data for one in shown] == ["half of it", f"Results are in `{run.directory}`."]
+    command = "quarl run dice --preset smoke"
+    where = f"Results are in `{run.directory}`. A report of the same: `{command}` in a terminal."
+    assert [one.data for one in shown] == ["half of it", where]
+    changed = results.Run("dice", Config([8, 2], seed=1))
+    changed.save(table, table)
+    changed.finish("half of it")
+    assert f"`{command} -p bits=8,2 -p seed=1`" in shown[-1].data
+    with pytest.raises(ValueError, match="drew none of that name"):
+        changed.finish("half", figure="nowhere")
+
+
+def test_caption_counts_what_was_measured(run, shown):
+    table = pd.DataFrame({"seed": [1, 1, 2], "value": [1.0, 2.0, 3.0]})
+    run.save(table, pd.DataFrame({"mean": [1.5, 3.0, 0.0], "episodes": [10, 12, 0]}))
+    run.save_table(pd.DataFrame({"agents": [6], "seeds": [1]}), "aggregate")
+    captions = []
+    for data in ("summary", "aggregate", "results"):
+        run.figure(plt.subplots()[1], "f", "What is seen in it here", data=data, spread="Bars are 95 % intervals")
+        captions.append(shown[-1][1]["image/png"]["caption"])
+    assert captions == [
+        "What is seen in it here. n: 2 seeds, 10 to 12 episodes. Bars are 95 % intervals.",
+        "What is seen in it here. n: 6 agents, 1 seed. Bars are 95 % intervals.",
+        "What is seen in it here. n: 2 seeds. Bars are 95 % intervals.",
+    ]
+
+
+def test_thumbnail_is_a_small_picture_of_its_own(run, shown):
+    run.thumbnail(plt.subplots(figsize=(9, 9))[1])
+    with Image.open(run.directory / "figures" / "thumbnail.png") as picture:
+        assert picture.size == (760, 428)
+    assert shown == [], "for the index, not for the notebook"
+
+
+def test_somebody_who_looks_on_sees_a_bar_and_a_picture_so_far(tmp_path, monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setenv("QUARL_RUN_DIR", str(tmp_path))
+    shell = InteractiveShell.instance()
+    published: list = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, *_, **more: published.append((data, more)))
+    run = results.Run("dice", Config())
+    run.live(lambda folder: pd.DataFrame({"a": [1.0]}), lambda table: table.plot())
+    try:
+        for done in range(1, 4):
+            run._last_stored = 0.0
+            run.progress(done, 3, "dice")
+        shell.events.trigger("post_run_cell", None)
+    finally:
+        InteractiveShell.clear_instance()
+    bars = [data["application/javascript"] for data, _ in published if "application/javascript" in data]
+    assert [
+        text in bar
+        for text, bar in zip(("dice 1 of 3", "dice 2 of 3", "dice 3 of 3", "[null, 1.0]"), bars, strict=True)
+    ]
+    assert sum("image/png" in data or "Figure" in data.get("text/plain", "") for data, _ in published) == 1

@@ -42,6 +42,8 @@ def _row(directory: Path, suite: Path) -> dict[str, Any]:
     record = states.read(directory)
     relative = directory.relative_to(suite).as_posix()
     figures = [one for one in record.get("figures", []) if (directory / "figures" / f"{one['name']}.png").exists()]
+    if (directory / "figures" / "thumbnail.png").exists():  # made for this place
+        figures.insert(0, {"name": "thumbnail", "alt": record.get("key_figure", "")})
     picture = figures[0] if figures else None
     values = record.get("parameters", {})
     started = record.get("started")

@@ -49,6 +49,7 @@ class Outputs:
     widgets: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     figures: int = 0
+    named: dict[str, str] = field(default_factory=dict)  # the first figure of each name, as HTML
     _open: list[str] = field(default_factory=list)
 
     def render(self, one: dict[str, Any], cell: int) -> str:
@@ -70,7 +71,11 @@ class Outputs:
         if "text/html" in data:
             if len(data["text/html"]) > MOST_HTML:
                 return _box(cell, f"HTML of {len(data['text/html']):,} characters is too long; notebook.ipynb holds it")
-            return markup.in_boxes(data["text/html"])
+            shown = markup.in_boxes(data["text/html"])
+            folded = str(one.get("metadata", {}).get("text/html", {}).get("folded", ""))
+            return (
+                f"<details><summary>{html.escape(folded.capitalize())}</summary>{shown}</details>" if folded else shown
+            )
         if "text/markdown" in data:
             return markup.Markdown().render(data["text/markdown"])
         if "text/plain" in data:
@@ -94,11 +99,14 @@ class Outputs:
                 for kind in ("svg", "pdf")
                 if self.folder and (self.folder / "figures" / f"{name}.{kind}").exists()
             ]
-        said = f" {html.escape(str(facts['alt']))}" if facts.get("alt") else ""
+        words = facts.get("caption") or facts.get("alt")
+        said = f" {html.escape(str(words))}" if words else ""
         caption = f"<b>Figure {self.figures}.</b>{said}" + "".join(f" · {link}" for link in links)
         picture = f'<img src="{source}" alt="{alt}"{size}>'
         button = f'<button type="button" class="enlarge" title="Enlarge figure {self.figures}">{picture}</button>'
-        return f"<figure>{button}<figcaption>{caption}</figcaption></figure>"
+        drawn = f"<figure>{button}<figcaption>{caption}</figcaption></figure>"
+        self.named.setdefault(name, drawn)
+        return drawn
 
     def _widget(self, model: str, cell: int) -> str:
         """Return what a widget holds: an Output's outputs, a box's children, text, pictures."""

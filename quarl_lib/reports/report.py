@@ -19,6 +19,7 @@ from quarl_lib.suite import states
 from quarl_lib.suite.display import duration, spelled
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+LAB_ONLY = "lab-only"  # tag of a cell that helps in JupyterLab and says nothing of the run
 FAILED = ("failed", "timeout", "interrupted")
 
 
@@ -67,6 +68,8 @@ def build(directory: Path) -> Path:
     markdown = markup.Markdown()
     blocks, figures = [], []
     for index, cell in enumerate(cells):
+        if LAB_ONLY in cell["metadata"].get("tags", []):
+            continue
         if cell["cell_type"] == "markdown":
             blocks.append({"kind": "markdown", "html": markup.safe(markdown.render("".join(cell["source"])))})
         elif cell["cell_type"] == "code" and "".join(cell["source"]).strip():
@@ -83,7 +86,8 @@ def build(directory: Path) -> Path:
         links=[name for name in ("summary.csv", "results.parquet", "notebook.ipynb", "params.yaml", "log.txt")
                if (directory / name).exists()],
         has_log=(directory / "log.txt").exists(),
-        first_figure=_first_figure(blocks), duration=duration(record["duration_s"]) if "duration_s" in record else "",
+        head_figure=_head_figure(shown, read_json(directory / "finished.json").get("figure")),
+        duration=duration(record["duration_s"]) if "duration_s" in record else "",
         suite_index="../../index.html" if record.get("suite") else None,
     )  # fmt: skip
     write_text(path, _explained(page))
@@ -103,14 +107,12 @@ def _explained(page: str) -> str:
     return f"{head}{opening}{parsed}{closing}{foot}"
 
 
-def _first_figure(blocks: list[dict[str, Any]]) -> Any:
-    """Return the report's first figure once more, for its head, without the caption's links."""
-    for block in blocks:
-        for rendered in block.get("outputs", ()):
-            if start := re.search(r"<figure>.*?<figcaption>", rendered, re.DOTALL):
-                said = re.search(r"<figcaption>(<b>.*?</b>[^·<]*)", rendered)
-                return markup.safe(f"{start[0]}{said[1] if said else ''}</figcaption></figure>")
-    return ""
+def _head_figure(shown: outputs.Outputs, name: object) -> Any:
+    """Return the figure that shows the claim once more, for the head, without the caption's links; else the first."""
+    figure = shown.named.get(str(name)) or next(iter(shown.named.values()), "")
+    start, caption, _ = figure.partition("<figcaption>")
+    said = re.match(r"<b>.*?</b>[^·<]*", figure[len(start) + len(caption) :])
+    return markup.safe(f"{start}{caption}{said[0] if said else ''}</figcaption></figure>") if figure else ""
 
 
 def notebook_cells(directory: Path) -> list[dict[str, Any]]:

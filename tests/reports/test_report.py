@@ -238,3 +238,24 @@ def test_words_of_the_field_are_explained_once_and_in_prose_only(run_folder):
     assert [word for _, word in titles] == ["learner", "actors", "fp32"]
     assert titles[0][0] == "The process that trains the policy on the experience that actors collect."
     assert "<code>fp32</code>" in body
+
+
+def test_head_shows_the_figure_that_was_named_and_folds_parameters(tmp_path):
+    def drawn(name: str) -> dict:
+        facts = {"alt": f"The figure {name} here", "caption": f"The figure {name} here. n: 3 seeds.", "name": name}
+        return {**shown("image/png", picture()), "metadata": {"image/png": facts}}
+
+    table = {**shown("text/html", "<table><tr><th>parameter</th></tr><tr><td>bits</td></tr></table>"),
+             "metadata": {"text/html": {"folded": "parameters"}}}  # fmt: skip
+    cells = [code_cell("run.table()", table), code_cell("first", drawn("one")), code_cell("second", drawn("two")),
+             {"cell_type": "markdown", "metadata": {"tags": ["lab-only"]}, "source": "## Try this"}]  # fmt: skip
+    (tmp_path / "notebook.ipynb").write_text(json.dumps({"cells": cells}))
+    (tmp_path / "finished.json").write_text(json.dumps({"figure": "two"}))
+    page = report.build(tmp_path).read_text()
+    head = page[page.index("<header>") : page.index("</header>")]
+    assert "The figure two here. n: 3 " in head
+    assert "The figure one" not in head
+    assert "<details><summary>Parameters</summary>" in page[page.index("</header>") :]
+    assert "Try this" not in page, "for JupyterLab"
+    (tmp_path / "finished.json").write_text("{}")
+    assert "The figure one" in report.build(tmp_path).read_text().partition("</header>")[0]

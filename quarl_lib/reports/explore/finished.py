@@ -56,9 +56,12 @@ class FinishedRun:
         """Return a table that the run saved as `<name>.csv`; a text that was empty is one again, not NaN.
 
         Raises:
-            OSError: there is none.
+            ValueError: there is none.
         """
-        table = pd.read_csv(self.directory / f"{name}.csv")
+        path = self.directory / f"{name}.csv"
+        if not path.exists():
+            raise ValueError(f"this run did not save {path.name}")
+        table = pd.read_csv(path)
         for column in table:
             texts = self.table[column].dtype if column in self.table else table[column].dtype
             if not pd.api.types.is_numeric_dtype(texts) and table[column].isna().any():

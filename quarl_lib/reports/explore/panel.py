@@ -68,7 +68,7 @@ class Explorer:
     def _run_chosen(self) -> None:
         run = self._at(self.run.value)
         others = [one for one in self.runs if one.study == run.study and one != run]
-        beside = [("nothing", None), *((f"{one.suite}: {one.label}", one.directory) for one in others)]
+        beside = [("nothing", ""), *((f"{one.suite}: {one.label}", one.directory) for one in others)]
         self._offer(self.beside, beside)
         self._offer(self.figure, [(name.replace("_", " "), name) for name in drawings.read(run).calls])
         for name, widget in self.filters.items():
@@ -90,7 +90,7 @@ class Explorer:
 
     def _draw(self) -> None:
         choice = {name: widget.value for name, widget in self.filters.items() if widget.value}
-        both = [self._at(one) for one in (self.run.value, self.beside.value) if one is not None]
+        both = [self._at(one) for one in (self.run.value, self.beside.value) if one]
         width = widgets.Layout(width="100%" if len(both) == 1 else "49%", min_width="18rem")
         self.shown.children = [widgets.HTML(part(run, self.figure.value, choice, both), layout=width) for run in both]
 

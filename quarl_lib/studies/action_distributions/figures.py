@@ -27,6 +27,18 @@ def discrete_panels(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def first_agent(table: pd.DataFrame) -> Axes:
+    """Draw one panel of the first agent: how often it takes each action, or how far its actions move."""
+    measured = table[table.error == ""]
+    rows = measured[measured.agent == measured.agent.iloc[0]]
+    ax = draw_bars(rows) if rows.discrete.iloc[0] else draw_ecdf(rows)
+    labels = ("action", "share of states") if rows.discrete.iloc[0] else ("|action − fp32's|", "share within")
+    ax.set(xlabel=labels[0], ylabel=labels[1])
+    ax.set_title(rows.agent.iloc[0], size="small")
+    ax.legend(fontsize=8)
+    return ax
+
+
 def draw_bars(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw one agent's action shares, fp32 first; above them how often each precision takes fp32's action."""
     ax = axes_or_new(ax)

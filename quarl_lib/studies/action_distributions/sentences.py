@@ -76,11 +76,22 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8") -> str:
     if rows.empty:
         return f"{summary.agent.nunique()} agents, no {precision}"
     parts = []
-    if rows.same_action_rate.notna().any():
-        low, high = rows.same_action_rate.min(), rows.same_action_rate.max()
+    discrete, continuous = rows[rows.same_action_rate.notna()], rows[rows.mean_abs_difference.notna()]
+    if len(discrete):
+        low, high = discrete.same_action_rate.min(), discrete.same_action_rate.max()
         parts.append(
-            f"agents with discrete actions choose the same action as at fp32 in {low:.1%} to {high:.1%} of states"
+            f"agents with discrete actions choose the same action as at fp32 in {low:.1%} to {high:.1%} of "
+            f"{discrete.states.min():,} states ({discrete.agent.nunique()} agents)"
         )
-    if rows.mean_abs_difference.notna().any():
-        parts.append(f"continuous actions move by up to {rows.median_abs_difference.max():.2g} (an agent's median)")
+    if len(continuous):
+        most = continuous.loc[continuous.median_abs_difference.idxmax()]
+        parts.append(
+            f"continuous actions move by a median of {most.median_abs_difference:.2g} at most, in the action's own "
+            f"units ({most.agent}, of {continuous.agent.nunique()} agents)"
+        )
     return f"At {precision}, " + ", and ".join(parts) + "."
+
+
+def head_figure(summary: pd.DataFrame) -> str:
+    """Return the name of the figure that shows the claim: shares of discrete actions where there are any."""
+    return "discrete_actions" if summary.same_action_rate.notna().any() else "action_difference"

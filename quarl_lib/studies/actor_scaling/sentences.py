@@ -99,7 +99,12 @@ def key_figure(summary: pd.DataFrame) -> str:
     """Return the run's one line in the index."""
     error = summary[summary.fits].prediction_error.abs().max()
     most = summary[summary.fits].iloc[-1]
-    return (
-        f"{most.n_actors} {most.precision} actors make {most.speedup_over_one:.2f} × the steps a second of one; "
-        f"the cost model is off by {error:.0%} at most where actors have cores."
-    )
+    if most.n_actors == 1:
+        gain = f"One {most.precision} actor is all that has a core here"
+    else:
+        interval = brackets(most.speedup_over_one_low, most.speedup_over_one_high)
+        gain = (
+            f"{most.n_actors} {most.precision} actors, one a core, make {most.speedup_over_one:.2f} × {interval} the "
+            "steps a second of one"
+        )
+    return f"{gain}; where every actor has a core, the cost model's prediction is off by {error:.0%} at most."

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from quarl_lib.studies.common.grid import legend_above
-from quarl_lib.studies.common.theme import PRECISION_COLORS, PRECISION_MARKERS, better
+from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
 CLOCKS = {"wall_time_s": "time since the start [s]", "actor_steps": "actor steps, all actors together"}
 GRID_POINTS = 200
@@ -44,6 +44,18 @@ def convergence_panels(curves: pd.DataFrame, thresholds: dict[str, float], clock
         better(ax, "higher")
     legend_above(figure, axes)
     return figure
+
+
+def so_far(episodes: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw the running mean of ten of the actors' noisy episodes over time, a line a run, as far as it has come."""
+    ax = axes_or_new(ax, figsize=(7.5, 3.2))
+    for index, (run, rows) in enumerate(episodes.groupby("run", sort=False)):
+        rows = rows.sort_values("wall_time_s")
+        smooth = rows.episode_return.rolling(10, min_periods=1).mean()
+        ax.plot(rows.wall_time_s, smooth, color=CYCLE[index % len(CYCLE)], lw=1.4, label=run)
+    ax.set(xlabel=CLOCKS["wall_time_s"], ylabel="return (10 noisy episodes)", title="so far")
+    ax.legend(fontsize=8)
+    return better(ax, "higher")
 
 
 def _present(rows: pd.DataFrame) -> list[str]:

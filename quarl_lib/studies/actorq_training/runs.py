@@ -47,6 +47,12 @@ def long_form(
     return table
 
 
+def so_far(directory: Path) -> pd.DataFrame:
+    """Return the actors' episodes, with exploration noise, that the runs in a folder have logged by now."""
+    found = [read(run, "episodes").assign(run=run.name) for run in sorted((directory / "runs").glob("*"))]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
 def records(table: pd.DataFrame, record: str) -> pd.DataFrame:
     """Return the rows of one kind, without the columns that it does not have."""
     return table[table.record == record].drop(columns="record").dropna(axis=1, how="all").reset_index(drop=True)

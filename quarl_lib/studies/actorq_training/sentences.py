@@ -27,7 +27,7 @@ def verdict(summary: pd.DataFrame) -> str:
         interval += ": no difference is shown." if row.speedup_low <= 1 <= row.speedup_high else "."
         parts.append(
             f"{row.task}: with {row.precision} actors training took {row.seconds_to_threshold:.1f} s, "
-            f"a speedup over fp32 of {row.speedup:.2f}{interval}"
+            f"{row.speedup:.2f} x the speed with fp32 actors{interval}"
         )
     return " ".join(parts)
 
@@ -55,13 +55,24 @@ def energy(summary: pd.DataFrame) -> str:
     if not sources:
         return "Energy was not measured: the runs were over before the meter's second reading."
     parts = [f"Energy is {sources[0]}; all three ratios cover the same interval, from the start to the threshold."]
-    for row in summary[(summary.precision != "fp32") & summary.co2_ratio.notna()].itertuples():
+    for row in beside_fp32(summary).itertuples():
         parts.append(
-            f"{row.task} {row.precision}: fp32 emitted {row.co2_ratio:.2f} x as much "
-            f"{brackets(row.co2_ratio_low, row.co2_ratio_high, 'seed')} "
-            f"({row.co2_ratio_cpu:.2f} x counting the CPU alone) and took {row.time_ratio:.2f} x as long."
+            f"{row.task}: with {row.precision} actors training emitted {row.co2:.2f} x as much CO2 as with fp32 actors "
+            f"{brackets(row.co2_low, row.co2_high, 'seed')} ({row.co2_cpu:.2f} x counting the CPU alone) and took "
+            f"{row.time:.2f} x as long."
         )
     return " ".join(parts)
+
+
+def beside_fp32(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return what training with quantized actors took of time and CO2 as a multiple of fp32's: below 1 is less."""
+    rows = summary[(summary.precision != "fp32") & summary.co2_ratio.notna()]
+    return pd.DataFrame(
+        {
+            "task": rows.task, "precision": rows.precision, "time": 1 / rows.time_ratio, "co2": 1 / rows.co2_ratio,
+            "co2_low": 1 / rows.co2_ratio_high, "co2_high": 1 / rows.co2_ratio_low, "co2_cpu": 1 / rows.co2_ratio_cpu,
+        }
+    )  # fmt: skip
 
 
 def deployed(summary: pd.DataFrame) -> str:
@@ -127,33 +138,43 @@ def _interval(row: pd.Series, name: str) -> str:
 
 def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:
     """Return the run's claim: what the actors' precision does to the time of training, and why."""
-    reached = f"{int(summary.seeds_reached.sum())} of {int(summary.seeds.sum())} runs at their threshold"
     quantized = speed[(speed.precision != "fp32") & speed.over_fp32.notna()]
     if "int8" in set(quantized.precision):
         quantized = quantized[quantized.precision == "int8"]
-    said = f"{_training_time(summary)} ({reached})"
+    said = _training_time(summary)
     if len(quantized):
         fastest = quantized.loc[quantized.over_fp32.idxmax()]
-        said += f"; a lone {fastest.precision} actor makes up to {fastest.over_fp32:.1f} x the steps of an fp32 one"
-    return f"{said}."
+        said += (
+            f" A lone {fastest.precision} actor, which no learner holds back, makes up to {fastest.over_fp32:.1f} x "
+            f"{brackets(fastest.over_fp32_low, fastest.over_fp32_high)} the steps of an fp32 one in equal time."
+        )
+    return said
 
 
 def _training_time(summary: pd.DataFrame) -> str:
+    """Say whether quantized actors bring the learner to its threshold sooner, and who holds whom back."""
+    reached = f"{int(summary.seeds_reached.sum())} of {int(summary.seeds.sum())} runs reached their threshold"
     timed = summary[(summary.precision != "fp32") & summary.speedup.notna()]
     if "int8" in set(timed.precision):
         timed = timed[timed.precision == "int8"]
     if timed.empty:
-        return "No pair of runs reached the threshold at fp32 and below, so training times are not compared"
+        return f"No task reached its threshold both at fp32 and below, so training times are not compared ({reached})."
     precision, low, high = timed.precision.iloc[0], timed.speedup.min(), timed.speedup.max()
     span = f"{low:.2f} x" if len(timed) == 1 else f"{low:.2f} to {high:.2f} x"
+    faster, slower = int((timed.speedup_low > 1).sum()), int((timed.speedup_high < 1).sum())
     if len(timed) == 1:
-        span += f" {brackets(timed.speedup_low.iloc[0], timed.speedup_high.iloc[0], 'seed')}"
-    # One pair has no interval, and no interval shows no difference.
-    shown = ((timed.speedup_low > 1) | (timed.speedup_high < 1)).sum()
-    said = (
-        f"Training with {precision} actors reaches the threshold at {span} the speed of fp32 actors: a difference is "
-    )
-    said += f"shown on {shown} of {len(timed)} tasks" if shown else "not shown"
-    if (timed.bound_by == "learner").all():
-        said += ", and the learner is the bottleneck"
-    return said
+        sure = brackets(timed.speedup_low.iloc[0], timed.speedup_high.iloc[0], "seed")
+    elif timed.speedup_low.isna().all():
+        sure = "on one seed, which leaves no interval"
+    else:
+        sure = f"on {len(timed)} tasks"
+    if faster or slower:
+        found = [f"shorter on {faster}"] * (faster > 0) + [f"longer on {slower}"] * (slower > 0)
+        said = f"Training with {precision} actors is {' and '.join(found)} of {len(timed)} tasks"
+    else:
+        said = f"Training with {precision} actors is not shorter by more than chance"
+    bound = timed[timed.bound_by == "learner"]
+    why = ""
+    if len(bound) == len(timed):
+        why = f", because the learner is the bottleneck (at work {bound.learner_busy.min():.0%} of its time or more)"
+    return f"{said}: it runs at {span} the speed with fp32 actors {sure}{why}; {reached}."

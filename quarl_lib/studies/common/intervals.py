@@ -29,3 +29,15 @@ def band(ax: Axes, low: float, high: float) -> bool:
         return False
     ax.axhspan(low, high, color="#BBBBBB", alpha=0.5, lw=0)
     return True
+
+
+def spread(low: pd.Series, over: str, confidence: float = 0.95, what: str = "Bars") -> str:
+    """Say for a caption what the bars are: "Bars are 95 % intervals over seeds", or that one seed has none."""
+    if low.isna().all():
+        return f"One {over.split()[-1].removesuffix('s')}: no interval"
+    return f"{what} are {100 * confidence:g} % intervals over {over}"
+
+
+def worst_to_best(seeds: int) -> str:
+    """Say for a caption what the bands over seeds are."""
+    return f"Bands go from the worst to the best of {seeds} seeds" if seeds > 1 else "One seed: no band"

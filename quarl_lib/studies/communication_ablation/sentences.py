@@ -145,10 +145,10 @@ def key_figure(summary: pd.DataFrame) -> str:
     """Return the run's one line in the index."""
     row = cell(summary, summary.transport.iloc[0], int(summary.update_period.min()), "int8", "int8")
     if row is None:
-        return f"{summary.speedup.max():.2f} × over fp32/fp32 at best"
+        return f"Quantized actors make up to {summary.speedup.max():.2f} × the steps of fp32 actors sent fp32."
     return (
-        f"Actors that compute in int8 and are sent int8 make {row.speedup:.2f} × "
-        f"{brackets(row.speedup_low, row.speedup_high)} the steps of fp32/fp32 in the same time when they pull weights "
-        f"every {row.update_period} steps; a message has {row.fewer_bytes:.2f} × fewer bytes, and pulls take "
-        f"{row.pull_share:.1%} of the time."
+        f"Actors that compute in int8 and are sent int8 weights make {row.speedup:.2f} × "
+        f"{brackets(row.speedup_low, row.speedup_high)} the steps of fp32 actors that are sent fp32, in equal time, "
+        f"when they pull weights every {row.update_period} steps; a message is {row.fewer_bytes:.2f} × smaller, and "
+        f"pulls take {row.pull_share:.1%} of the time."
     )

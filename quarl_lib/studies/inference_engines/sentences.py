@@ -215,7 +215,7 @@ def key_figure(summary: pd.DataFrame) -> str:
     policy = summary.policy.iloc[0]
     row = rows_of(summary, policy, precision="int8").nlargest(1, "ratio_to_torch_fp32").iloc[0]
     return (
-        f"An action of the policy {policy} takes {_times(row)} with the engine {_name(row)}, and "
+        f"On one core, the policy {policy} acts in {_times(row)} with the engine {_name(row)}, and at "
         f"{row.ratio_to_best_fp32:.3g} x the speed of the best fp32 engine."
     )
 

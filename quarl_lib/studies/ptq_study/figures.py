@@ -136,6 +136,39 @@ def kept_panels(robustness: pd.DataFrame) -> Figure:
     return figure
 
 
+def loss_map(summary: pd.DataFrame, observation: str = "none") -> Figure:
+    """Draw one panel a quantizer: the share of fp32's return lost by agent (rows) and precision (columns).
+
+    Bold with a star: beyond noise. Colours end at 0 and at a loss of all; cells without a value stay grey.
+    """
+    rows = summary[(summary.error == "") & (summary.precision != "fp32") & (summary.observation == observation)]
+    quantizers = list(dict.fromkeys(rows.quantizer[rows.quantizer != "cast"])) or list(dict.fromkeys(rows.quantizer))
+    agents = list(dict.fromkeys(rows.agent))
+    precisions = list(dict.fromkeys(rows.sort_values("num_bits", ascending=False).precision))
+    figure, axes = panels(len(quantizers), columns=2)
+    columns = min(2, max(len(quantizers), 1))
+    lines = -(-len(quantizers) // 2)
+    figure.set_size_inches(1.6 + (0.56 * len(precisions) + 0.3) * columns, 0.7 + (0.32 * len(agents) + 0.6) * lines)
+    for index, (ax, quantizer) in enumerate(zip(axes, quantizers, strict=True)):
+        cells = rows[rows.quantizer.isin([quantizer, "cast"])].set_index(["agent", "precision"])
+        lost = cells.relative_error.unstack().reindex(index=agents, columns=precisions)
+        ax.imshow(lost.clip(0, 1), cmap="Oranges", vmin=0, vmax=1, aspect="auto")
+        ax.set_facecolor("#DDDDDD")
+        for (agent, precision), row in cells.iterrows():
+            if row.relative_error == row.relative_error:
+                said = f"{row.relative_error + 0.0:.0%}{'*' * row.differs}"
+                at = (precisions.index(precision), agents.index(agent))
+                color = "white" if row.relative_error > 0.65 else "black"
+                ax.text(
+                    *at, said, ha="center", va="center", size=8, color=color, weight=["normal", "bold"][row.differs]
+                )
+        ax.set_xticks(range(len(precisions)), precisions, size=8)
+        ax.set_yticks(range(len(agents)), agents if index % columns == 0 else [""] * len(agents), size=8)
+        ax.grid(visible=False)
+        ax.set_title(f"{quantizer}: share of fp32's return lost", size="small")
+    return figure
+
+
 def kl_panels(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> Figure:
     """Draw one panel per kind of KL: divergence from fp32 over bits, log scale, exact zeros on the lower edge."""
     rows = summary[(summary.error == "") & (summary.precision != "fp32")]

@@ -10,7 +10,7 @@ LARGE = 0.01
 
 
 def verdict(summary: pd.DataFrame, confidence: float = 0.95) -> str:
-    """Say which cells differ from fp32 beyond noise: those whose paired interval leaves 0 out; Markdown."""
+    """Say which cells differ from fp32 beyond noise: those whose paired interval leaves 0 out."""
     quantized = summary[(summary.error == "") & (summary.precision != "fp32")]
     failed = summary[summary.error != ""]
     reasons = f" {len(failed)} could not be measured; the table gives the reasons." if len(failed) else ""
@@ -18,19 +18,12 @@ def verdict(summary: pd.DataFrame, confidence: float = 0.95) -> str:
         return f"Nothing was quantized, so there is nothing to compare with fp32.{reasons}"
     differs = quantized[quantized.differs]
     num_large = int((differs.relative_error.abs() > LARGE).sum())
-    lines = [
+    return (
         f"**{len(differs)} of {len(quantized)} quantized cells differ from fp32 beyond noise** (the {confidence:.0%} "
         f"interval of the difference, paired by episode seed, leaves 0 out; chance alone would give about "
         f"{(1 - confidence) * len(quantized):.0f}), {num_large} of them by more than {LARGE:.0%} of fp32's return."
-        f"{reasons} More than {LARGE:.0%} from fp32 and beyond noise:",
-        "",
-    ]
-    for (quantizer, observation), cells in quantized.groupby(["quantizer", "observation"], sort=False):
-        large = cells[cells.differs & (cells.relative_error.abs() > LARGE)]
-        worse, better = large[large.relative_error > 0], large[large.relative_error < 0]
-        said = [f"{how} {_by_agent(rows)}" for how, rows in (("worse", worse), ("better", better)) if len(rows)]
-        lines.append(f"- **{_group(quantizer, observation)}**: {'; '.join(said) or 'none'}")
-    return "\n".join(lines)
+        f"{reasons}"
+    )
 
 
 def overview(summary: pd.DataFrame, quantizer: str, observation: str = "none") -> pd.DataFrame:
@@ -134,7 +127,7 @@ def key_figure(summary: pd.DataFrame, precision: str = "int8", quantizer: str = 
     return (
         f"Quantized to {precision} after training, the typical policy loses {median:.1%} of its fp32 return (median of "
         f"{row.agents} agents, simulated); {row.differ} of {row.agents} {'differs' if row.differ == 1 else 'differ'} "
-        f"from fp32 by more than noise.{worst}"
+        f"from fp32 by more than noise (episodes paired by seed).{worst}"
     )
 
 
@@ -196,12 +189,3 @@ def _fewest_bits(integers: pd.DataFrame, by: str) -> str:
 
 def _agents(count: int) -> str:
     return f"{count} {'agent' if count == 1 else 'agents'}"
-
-
-def _by_agent(rows: pd.DataFrame) -> str:
-    return ", ".join(f"{agent} at {' '.join(cells.precision)}" for agent, cells in rows.groupby("agent", sort=False))
-
-
-def _group(quantizer: str, observation: str) -> str:
-    name = "fp16" if quantizer == "cast" else quantizer
-    return name if observation == "none" else f"{name}, observation {observation}"

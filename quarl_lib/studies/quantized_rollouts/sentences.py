@@ -82,12 +82,13 @@ def key_figure(summary: pd.DataFrame) -> str:
     rows = engine_rows(summary, _finest_integer(summary))
     best, worst = rows.loc[rows.speedup.idxmax()], rows.loc[rows.speedup.idxmin()]
     alike = int(rows.learns_alike.astype(bool).sum())
-    return (
-        f"With {best.precision} rollouts, Stable-Baselines3's {best.algorithm} learns {best.env_id} at "
-        f"{best.speedup:.2f} x {_interval(best)} its plain speed, in processor time; the recipe that gains "
-        f"least is {worst.algorithm} on {worst.env_id} at {worst.speedup:.2f} x, and {alike} of {len(rows)} recipes "
-        "learn alike."
+    said = (
+        f"With {best.precision} rollouts, Stable-Baselines3's {best.algorithm} trains on {best.env_id} at "
+        f"{best.speedup:.2f} x {_interval(best)} its plain speed, in processor time"
     )
+    if len(rows) > 1:
+        said += f"; the recipe that gains least is {worst.algorithm} on {worst.env_id} at {worst.speedup:.2f} x"
+    return f"{said}. In {alike} of {len(rows)} recipes the final return does not differ by more than chance."
 
 
 def _finest_integer(summary: pd.DataFrame) -> str:

@@ -113,12 +113,12 @@ def key_figure(summary: pd.DataFrame) -> str:
     period = int(summary.update_period.min())
     row = cell(summary, "packed", period, "int8")
     if row is None:
-        return f"{len(summary)} actors taken apart"
+        return f"The time of {len(summary)} actors was taken apart; none of them is ours at int8."
     text = (
-        f"At int8, {row.new_weights_share:.1%} of our actor's time goes into new weights, pulled every {period} steps"
+        f"At int8, our actor spends {row.new_weights_share:.1%} of its time on new weights, pulled every {period} steps"
     )
     theirs = cell(summary, "authors", period, "int8")
     if theirs is not None:
-        text += f"; in the authors' recipe it is {theirs.new_weights_share:.1%}, "
-        text += f"and ours makes {row.over_authors:.1f} × its steps in equal time"
+        text += f"; the authors' recipe spends {theirs.new_weights_share:.1%}, and ours makes {row.over_authors:.1f} × "
+        text += f"{brackets(row.over_authors_low, row.over_authors_high)} its steps in equal time"
     return text + "."

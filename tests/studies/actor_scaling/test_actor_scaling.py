@@ -145,7 +145,7 @@ def test_a_tiny_run_end_to_end():
     assert (summary.cpu_us > 0.5 * summary.actor_us).all()
     assert (summary.slowdown[summary.n_actors == 1] == 1.0).all()
     assert summary.slowdown.between(1.0, 5.0).all()
-    assert "the cost model is off by" in sentences.key_figure(summary)
+    assert "the cost model's prediction is off by" in sentences.key_figure(summary)
 
 
 @pytest.mark.parametrize(

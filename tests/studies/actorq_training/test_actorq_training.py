@@ -139,7 +139,7 @@ def test_speedup_is_paired_by_seed():
     )
     assert int8.speedup_if_actor_bound == pytest.approx((4 * 8) ** 0.5)
     assert (int8.co2_ratio, int8.co2_ratio_low) == pytest.approx((int8.speedup, int8.speedup_low))  # constant power
-    assert "1.41 x as much [0.02, 115.61]" in sentences.energy(summary)
+    assert "0.71 x as much CO2 as with fp32 actors [0.01, 57.80]" in sentences.energy(summary)
     assert "]: no difference is shown." in sentences.verdict(summary)
 
 
@@ -220,18 +220,16 @@ def test_without_the_lone_actor_the_report_says_so(table, summary):
     assert not len(none)
     assert "left out" in sentences.speed_verdict(none)
     said = sentences.key_figure(summary, none)
-    assert said.startswith(
-        "Training with int8 actors reaches the threshold at 2.00 x (one seed: no interval) the speed"
-    )
-    assert "a difference is not shown" in said
-    assert said.endswith("(3 of 4 runs at their threshold).")
+    assert said.startswith("Training with int8 actors is not shorter by more than chance")
+    assert "it runs at 2.00 x the speed with fp32 actors (one seed: no interval)" in said
+    assert said.endswith("; 3 of 4 runs reached their threshold.")
     assert "left out" in figures.lone_actor_panels(none).axes[0].texts[0].get_text()
 
 
 def test_words_and_figures_take_what_the_study_gives(table, summary):
     speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
     assert "1 of 2 seeds" in sentences.verdict(summary)
-    assert "a speedup over fp32 of 2.00 (one seed: no interval)." in sentences.verdict(summary)
+    assert "2.00 x the speed with fp32 actors (one seed: no interval)." in sentences.verdict(summary)
     assert "modelled" in sentences.energy(summary)
     beside = sentences.beside_paper(summary).set_index("what")
     assert beside.loc[f"{BALANCE} int8: speedup over fp32", ["paper", "ours"]].tolist() == [3.12, 2.0]
@@ -247,6 +245,41 @@ def test_words_and_figures_take_what_the_study_gives(table, summary):
     assert all(np.isfinite(np.asarray(x, float)).all() for x in drawn)  # one seed: no interval, no line
     assert len(figures.busy_panels(summary).axes[0].get_yticklabels()) == 2
     assert len(figures.lone_actor_panels(speed).axes) == 2
+
+
+def test_a_claim_says_which_way_and_why(summary):
+    none = pd.DataFrame({"precision": [], "over_fp32": []})
+    shorter = summary.assign(speedup_low=1.5, speedup_high=2.5, bound_by="actor")
+    assert sentences.key_figure(shorter, none).startswith(
+        "Training with int8 actors is shorter on 1 of 1 tasks: it runs"
+    )
+    longer = summary.assign(speedup=0.5, speedup_low=0.4, speedup_high=0.6)
+    assert "is longer on 1 of 1 tasks" in sentences.key_figure(longer, none)
+    bound = summary.assign(bound_by="learner", learner_busy=0.97)
+    assert "because the learner is the bottleneck (at work 97% of its time or more)" in sentences.key_figure(
+        bound, none
+    )
+
+
+def test_what_quantized_actors_took_is_a_multiple_of_fp32s(summary):
+    by_hand = summary.assign(co2_ratio=0.8, co2_ratio_low=0.5, co2_ratio_high=2.0, co2_ratio_cpu=1.25, time_ratio=0.5)
+    (row,) = sentences.beside_fp32(by_hand).itertuples()
+    assert (row.time, row.co2, row.co2_low, row.co2_high, row.co2_cpu) == (2.0, 1.25, 0.5, 2.0, 0.8)
+    said = sentences.energy(by_hand)
+    assert "with int8 actors training emitted 1.25 x as much CO2 as with fp32 actors [0.50, 2.00]" in said
+    assert said.endswith("took 2.00 x as long.")
+
+
+def test_episodes_so_far_are_read_while_they_are_written(tmp_path):
+    for name, returns in (("a_fp32_seed0", [1.0, 3.0]), ("a_int8_seed0", [5.0])):
+        logs = tmp_path / "runs" / name / "logs"
+        logs.mkdir(parents=True)
+        lines = [f'{{"wall_time_s": {n}, "episode_return": {value}}}\n' for n, value in enumerate(returns)]
+        (logs / "episodes.actor0.jsonl").write_text("".join(lines) + '{"wall_ti')
+    rows = training_runs.so_far(tmp_path)
+    assert list(rows.run) == ["a_fp32_seed0", "a_fp32_seed0", "a_int8_seed0"]
+    assert np.asarray(figures.so_far(rows).lines[0].get_ydata()).tolist() == [1.0, 2.0]
+    assert training_runs.so_far(tmp_path / "nowhere").empty
 
 
 def test_what_is_deployed_by_hand(table):
@@ -278,7 +311,7 @@ def test_a_study_without_lone_actor_or_episodes_ends(table):
     assert speed.empty
     assert "left out" in sentences.speed_verdict(speed)
     figures.lone_actor_panels(speed)
-    assert sentences.key_figure(study.summarize(bare), speed).endswith("(3 of 4 runs at their threshold).")
+    assert sentences.key_figure(study.summarize(bare), speed).endswith("3 of 4 runs reached their threshold.")
 
 
 def test_one_policy_evaluated_twice_counts_once():

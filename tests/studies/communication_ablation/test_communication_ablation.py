@@ -71,7 +71,9 @@ def test_one_round_has_no_interval_and_that_is_said():
     rows = block("fp32", "same", 1, 0.9, 0.1, 800) + block("int8", "same", 1, 0.45, 0.05, 200)
     summary = study.summarize(pd.DataFrame(rows))
     assert "both 2.00 × (one round: no interval)" in sentences.verdict(summary)
-    assert "2.00 × (one round: no interval) the steps of fp32/fp32" in sentences.key_figure(summary)
+    assert "2.00 × (one round: no interval) the steps of fp32 actors that are sent fp32" in sentences.key_figure(
+        summary
+    )
     figure = figures.ablation_panels(summary)
     assert " 2.00× (one round: no interval), new: 50%" in [text.get_text() for text in figure.axes[0].texts]
     plt.close(figure)
@@ -128,7 +130,7 @@ def test_a_tiny_run_end_to_end():
     assert (seen.version > 1).all()
     assert "computation alone" in sentences.verdict(summary)
     assert sentences.beside_paper(summary).paper.tolist() == ["up to 1.3"]
-    assert "fewer bytes" in sentences.key_figure(summary)
+    assert "× smaller" in sentences.key_figure(summary)
     assert "successive publications" in sentences.publication_verdict(seen)
     assert "actor steps the mean return" in sentences.curve_verdict(curves)
     for drawn in (figures.ablation_panels(summary), figures.return_over_steps(curves), figures.codes_changed(seen)):

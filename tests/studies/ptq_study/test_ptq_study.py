@@ -112,8 +112,14 @@ def test_two_bits_break_ddpg_and_the_words_say_so(summary):
     assert row.paired_ci_high < -300
     said = sentences.verdict(summary)
     assert f"{int(summary.differs.sum())} of {(summary.precision != 'fp32').sum()} quantized cells" in said
-    (paper,) = [line for line in said.splitlines() if line.startswith("- **paper**")]
-    assert "ddpg/Pendulum-v1 at int2" in paper or "ddpg/Pendulum-v1 at int8 int2" in paper
+    figure = figures.loss_map(summary)
+    panel = next(ax for ax in figure.axes if ax.get_title().startswith("paper"))
+    agents, columns = ([label.get_text() for label in axis.get_ticklabels()] for axis in (panel.yaxis, panel.xaxis))
+    assert columns == ["fp16", "int8", "int2"]
+    at = (columns.index("int2"), agents.index("ddpg/Pendulum-v1"))
+    (cell,) = [text for text in panel.texts if text.get_position() == at]
+    assert cell.get_text() == f"{row.relative_error:.0%}*"
+    assert cell.get_fontweight() == "bold"
     table = sentences.overview(summary, "paper").set_index("agent")
     assert table.loc["ddpg/Pendulum-v1", "int2"] == f"{row.mean_return:.4g}*"
     assert list(table.columns) == ["fp32", "fp16", "int8", "int2"]

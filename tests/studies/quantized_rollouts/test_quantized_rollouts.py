@@ -151,7 +151,7 @@ def test_summary_of_a_table_worked_out_by_hand():
     assert "PPO CartPole-v1, 1 env, 64-64 int8 behaviour -50 [-50, -50]" in sentences.learning(summary)
     assert "int8 over the fp32 engine is 1.00 to 1.00 x" in sentences.bits_beside_engine(summary)
     assert "2.00 x [2.00, 2.00] at int8; inference was 60% of plain's time" in sentences.speed(summary)
-    assert "PPO learns CartPole-v1 at 2.00 x [2.00, 2.00] its plain speed" in sentences.key_figure(summary)
+    assert "PPO trains on CartPole-v1 at 2.00 x [2.00, 2.00] its plain speed" in sentences.key_figure(summary)
     assert sentences.corrections(summary) == "No other correction was measured."
 
 

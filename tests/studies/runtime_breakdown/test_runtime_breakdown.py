@@ -109,7 +109,7 @@ def test_a_tiny_run_end_to_end():
     assert (summary.accounted > 0.9).all()
     assert set(system.component) == set(study.COMPONENTS.values())
     assert system.share.sum() == pytest.approx(1.0)
-    assert "of our actor's time goes into new weights" in sentences.key_figure(summary)
+    assert "of its time on new weights" in sentences.key_figure(summary)
 
 
 @pytest.mark.parametrize(
