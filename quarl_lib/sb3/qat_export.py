@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,15 @@ from quarl_lib.sb3.qat_policies import POLICIES, QATPolicy
 from quarl_lib.sb3.spec import agent_spec
 
 
-def trained_agent(model: BaseAlgorithm, env_id: str) -> Agent:
-    """Return a model that still holds its environment as an agent, with the observation statistics of its training."""
+def trained_agent(model: BaseAlgorithm, task: str | Agent) -> Agent:
+    """Return a model that still holds its environment as an agent, with the observation statistics of its training.
+
+    `task` is the environment's name, or the agent whose training went on, whose time feature and options it keeps.
+    """
     normalization = statistics_of(model.get_vec_normalize_env())
-    algorithm = type(model).__name__
+    if isinstance(task, Agent):
+        return dataclasses.replace(task, policy=acting_policy(model), normalization=normalization)
+    algorithm, env_id = type(model).__name__, task
     return Agent(
         algorithm, env_id, f"{algorithm.lower()}/{env_id}", acting_policy(model), model.observation_space, normalization
     )
