@@ -30,10 +30,13 @@ class KeepBest(BaseCallback):
         self.best, self.seconds = -math.inf, 0.0
         self.weights: dict[str, Any] = {}
 
-    def _on_step(self) -> bool:
+    def _on_rollout_start(self) -> None:
+        # Weights change between rollouts only: within one, another trial would say the same.
         if self.num_timesteps >= self.next_trial:
-            self.next_trial += self.every_steps
+            self.next_trial = max(self.next_trial, self.num_timesteps) + self.every_steps
             self._try()
+
+    def _on_step(self) -> bool:
         return True
 
     def _on_training_end(self) -> None:

@@ -277,10 +277,12 @@ def test_the_best_weights_after_the_delay_are_kept():
 
         next_trial = keep.next_trial
 
-        def _on_step(self) -> bool:
+        def _on_rollout_start(self) -> None:
             if keep.next_trial != self.next_trial:
                 self.next_trial = keep.next_trial
                 self._on_training_end()
+
+        def _on_step(self) -> bool:
             return True
 
         def _on_training_end(self) -> None:
@@ -288,7 +290,7 @@ def test_the_best_weights_after_the_delay_are_kept():
             tried.append((model.num_timesteps, keep.best, on))
 
     model.learn(96, callback=[QuantDelay(40), keep, Watch()])
-    assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96, 96]
+    assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96]
     assert all(on for _, _, on in tried)
     agent = trained_agent(model, "CartPole-v1")
     returns = evaluate(agent, agent.policy, TRIAL_EPISODES, TRIAL_SEED).episode_return

@@ -38,18 +38,18 @@ def stamps_of(tmp_path) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Return config and table of a sweep over every method, all trained here."""
-    config = tiny(tmp_path_factory.mktemp("sweep"), methods=list(study.METHODS), bits=["4", "2/2/8"])
+    config = tiny(
+        tmp_path_factory.mktemp("sweep"), methods=list(study.METHODS), bits=["4", "2/2/8"], fine_tune_steps=400
+    )
     return config, study.run(config)
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Return config and table of a sweep over archives: for one of the two agents there is training from scratch too."""
+    """Return config and table of a sweep over archives: for one of two agents there is training from scratch too."""
     folder = tmp_path_factory.mktemp("started")
-    agents = ["A2C/CartPole-v1/400", "PPO/Pendulum-v1"]
-    config = tiny(
-        folder, agents=agents, start_from="shipped", bits=["int4"], methods=["qat", "fine_tune"], seeds=[0, 1]
-    )
+    agents = ["A2C/CartPole-v1/400", "DDPG/Pendulum-v1"]
+    config = tiny(folder, agents=agents, start_from="shipped", bits=["int4"], methods=["qat", "fine_tune"], seeds=[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "TRIALS", 1)
         return config, study.run(config)
@@ -71,9 +71,9 @@ def test_every_policy_is_a_cell_and_methods_play_the_same_episodes(swept):
 def test_archives_are_the_fp32_that_is_rounded_and_tuned_beside_training_from_scratch(started):
     config, table = started
     summary = summarize(table)
-    a2c, ppo = (rows.set_index("method") for _, rows in summary.groupby("algorithm"))
+    a2c, ddpg = (rows.set_index("method") for _, rows in summary.groupby("algorithm"))
     assert set(a2c.index) == {"fp32", "fp32_scratch", "ptq", "qat", "fine_tune"}
-    assert set(ppo.index) == {"fp32", "ptq", "fine_tune"}
+    assert set(ddpg.index) == {"fp32", "ptq", "fine_tune"}
     assert (a2c.start == ["a2c/CartPole-v1" if m in ("fp32", "ptq", "fine_tune") else "" for m in a2c.index]).all()
     assert a2c.mean_return["fp32"] == 500  # the archive's, not that of 400 steps
     assert a2c.mean_return["fp32_scratch"] < 100
@@ -82,8 +82,8 @@ def test_archives_are_the_fp32_that_is_rounded_and_tuned_beside_training_from_sc
     assert a2c.training_time_ratio.notna().to_dict() == {
         "fp32": False, "fp32_scratch": True, "ptq": False, "qat": True, "fine_tune": True,
     }  # fmt: skip
-    assert ppo.training_time_ratio.isna().all()
-    assert "A2C CartPole-v1 500, PPO Pendulum-v1 -1" in sentences.starts(summary)
+    assert ddpg.training_time_ratio.isna().all()
+    assert "A2C CartPole-v1 500, DDPG Pendulum-v1 -1" in sentences.starts(summary)
     assert "Trained here in fp32 by the recipes: A2C CartPole-v1 " in sentences.starts(summary)
     assert len(figures.return_panels(summary).axes) == 2
     levels = study.weight_levels(config)
@@ -110,11 +110,12 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     of_some += ["over_ptq", "over_ptq_low", "over_ptq_high", "normalized", "normalized_low", "normalized_high"]
     assert not summary.drop(columns=of_some).isna().any(axis=None)
     assert (summary[summary.method == "fp32"].training_time_ratio == 1).all()
-    for words in (sentences.verdict, sentences.against_ptq, sentences.cost, sentences.key_figure):
-        assert "CartPole" in words(summary) or words is sentences.against_ptq
+    for words in (sentences.verdict, sentences.starts, sentences.cost, sentences.weights_kept):
+        assert "CartPole" in words(summary)
+    assert "fine-tuned wins" in sentences.against_ptq(summary)
     assert {"item", "paper", "ours", "setting"} <= set(sentences.beside_paper(summary).columns)
     panel = figures.return_panels(summary).axes[0]
-    assert panel.get_title() == "CartPole-v1, A2C"
+    assert panel.get_title() == "CartPole-v1, A2C, 2 seeds"
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
     assert len(figures.weight_level_panels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
     assert figures.training_time(summary).get_xlabel().endswith("(← better)")
@@ -147,14 +148,17 @@ def test_another_recipe_delay_or_code_is_another_cell(tmp_path):
 def test_another_archive_is_another_cell_and_fp32_from_scratch_is_not(tmp_path):
     folder = tmp_path / "agents" / "a2c" / "CartPole-v1"
     shutil.copytree(SHIPPED_AGENTS / "a2c" / "CartPole-v1", folder)
-    one = study.cells_of(tiny(tmp_path, start_from=str(tmp_path / "agents")))
+
+    def directories(**options):
+        cells.digest_of_archive.cache_clear()
+        found = study.cells_of(tiny(tmp_path, **options))
+        return [cell.directory for cell in found.trained], {cell.directory for cell in found.started}
+
+    trained, started = directories(start_from=str(tmp_path / "agents"))
     (folder / "CartPole-v1.zip").write_bytes((SHIPPED_AGENTS / "ppo/CartPole-v1/CartPole-v1.zip").read_bytes())
-    cells.digest_of_archive.cache_clear()
-    other = study.cells_of(tiny(tmp_path, start_from=str(tmp_path / "agents")))
-    assert [cell.directory for cell in one.trained] == [cell.directory for cell in other.trained]
-    assert not {cell.directory for cell in one.started} & {cell.directory for cell in other.started}
-    alone = study.cells_of(tiny(tmp_path))
-    assert {cell.directory for cell in alone.trained} == {cell.directory for cell in one.trained}
+    still_trained, otherwise_started = directories(start_from=str(tmp_path / "agents"))
+    assert still_trained == trained == directories()[0]
+    assert not started & otherwise_started
 
 
 @pytest.mark.parametrize("library", ["torch", "stable-baselines3", "gymnasium", "numpy"])
