@@ -77,8 +77,9 @@ def _ways(source: Source, model_or_path: Any) -> tuple[dict[str, Act], dict[str,
                 ways[name] = engine
             except ValueError as error:
                 reasons[name] = str(error)
-    policy = QuantizedPolicy.of_source(source, "int8")
-    ways["QuantizedPolicy.predict int8"] = lambda x: policy.predict(x)[0]
+    precision = source.trained_at or "int8"
+    policy = QuantizedPolicy.of_source(source, precision)
+    ways[f"QuantizedPolicy.predict {precision}"] = lambda x: policy.predict(x)[0]
     return ways, reasons
 
 
