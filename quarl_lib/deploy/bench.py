@@ -77,8 +77,9 @@ def _ways(source: Source, model_or_path: Any) -> tuple[dict[str, Act], dict[str,
                 ways[name] = engine
             except ValueError as error:
                 reasons[name] = str(error)
-    policy = QuantizedPolicy.of_source(source, "int8")
-    ways["QuantizedPolicy.predict int8"] = lambda x: policy.predict(x)[0]
+    precision = source.trained_at or "int8"
+    policy = QuantizedPolicy.of_source(source, precision)
+    ways[f"QuantizedPolicy.predict {precision}"] = lambda x: policy.predict(x)[0]
     return ways, reasons
 
 
@@ -86,7 +87,7 @@ def _predict(source: Source, model_or_path: Any) -> Act | str:
     """Return Stable-Baselines3's own `predict`, normalisation before it where the agent has one, or why not."""
     from quarl_lib.deploy.source import find_agent
     from quarl_lib.sb3.rebuild import rebuild_model
-    from quarl_lib.sb3.tuning import training_env
+    from quarl_lib.sb3.tuning import SMALL, training_env
 
     agent = source.agent
     if hasattr(model_or_path, "predict"):
@@ -97,9 +98,7 @@ def _predict(source: Source, model_or_path: Any) -> Act | str:
             return "the agent is plain arrays, no Stable-Baselines3 model"
         env = training_env(agent, None)
         try:
-            small = (
-                {"batch_size": 32} if file.algorithm == "PPO" else {} if file.algorithm == "A2C" else {"buffer_size": 1}
-            )
+            small = SMALL.get(file.algorithm, {"buffer_size": 1})
             model = rebuild_model(file.path, file.algorithm, env, hyperparameters=small)
         except AgentError as error:
             return str(error)

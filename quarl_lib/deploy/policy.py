@@ -84,7 +84,8 @@ class QuantizedPolicy:
         """Quantize a live Stable-Baselines3 model, an archive, a hub folder, or one of a study's agents.
 
         `vec_normalize` (a VecNormalize or its pickle) stands in for what lies beside the archive or wraps the model's
-        environment; `env_id` is needed where neither the file's name nor the model says it.
+        environment; `env_id` is needed where neither the file's name nor the model says it. A model that `fine_tune`
+        returned runs at the precision that it trained for, and at no other.
 
         Raises:
             ValueError: no engine runs this policy, or the path leads to no agent; the message says what to do.
@@ -97,7 +98,12 @@ class QuantizedPolicy:
 
     @classmethod
     def of_source(cls, source: Source, precision: str, backend: str = "auto", seed: int = 0) -> QuantizedPolicy:
-        """Quantize what `read_source` found."""
+        """Quantize what `read_source` found.
+
+        Raises:
+            ValueError: a model that trained under fake quantization is to run at another precision.
+        """
+        source.check_precision(precision)
         buffer = pack(source.spec, source.weights, precision)
         return cls(
             source.spec, buffer, precision, observation_shape=source.observation_shape,
@@ -142,6 +148,7 @@ class QuantizedPolicy:
         source = read_source(model, **where)
         if source.spec != self.spec:
             raise ValueError(f"the new weights are those of {source.spec}; this policy is {self.spec}")
+        source.check_precision(self.precision)
         self.set_weights(source.weights, source.draws)
 
     def set_weights(self, weights: Weights, draws: Draws | None = None) -> None:

@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 from quarl_lib.deploy.draws import Draws
 from quarl_lib.inference.spec import PolicySpec, Weights
-from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, AgentFile, load_agent
-from quarl_lib.sb3.archive import Normalization, read_normalization, read_yaml
+from quarl_lib.sb3 import SHIPPED_AGENTS, Agent, AgentFile, find_agents, load_agent
+from quarl_lib.sb3.archive import Normalization, read_normalization
 from quarl_lib.sb3.build import ALGORITHMS
 from quarl_lib.sb3.policy import ActingPolicy, ConstantSpread
 from quarl_lib.sb3.spec import agent_spec
@@ -36,18 +36,28 @@ class Source:
     action_shape: tuple[int, ...]
     draws: Draws
     card: dict[str, Any]
+    trained_at: str = ""  # the precision whose grid a live model trained on under fake quantization
+
+    def check_precision(self, precision: str) -> None:
+        """Raise ValueError for another precision than the model's own: it never acted so in training."""
+        if self.trained_at and precision != self.trained_at:
+            raise ValueError(
+                f"precision={precision!r}: {self.card['source']} trained on the grid of {self.trained_at}; give that, "
+                "or `quarl_lib.sb3.qat_export.plain_model` of it to quantize its weights anew"
+            )
 
 
 def read_source(model_or_path: Any, *, vec_normalize: Any = None, env_id: str | None = None) -> Source:
     """Return what `QuantizedPolicy.from_sb3` and the exports need; see there."""
     action_space: Any
+    trained_at = ""
     if isinstance(model_or_path, Agent):
         agent, name, action_space = model_or_path, model_or_path.name, None
     elif isinstance(model_or_path, AgentFile | str | Path):
         file = model_or_path if isinstance(model_or_path, AgentFile) else find_agent(model_or_path, env_id)
         agent, name, action_space = _loaded(file), f"{file.name} ({file.path.name})", None
     else:
-        agent = _of_model(model_or_path, env_id)
+        agent, trained_at = _of_model(model_or_path, env_id)
         name, action_space = f"live {type(model_or_path).__name__} model", model_or_path.action_space
     if vec_normalize is not None:
         agent = dataclasses.replace(agent, normalization=_statistics(vec_normalize))
@@ -59,14 +69,14 @@ def read_source(model_or_path: Any, *, vec_normalize: Any = None, env_id: str | 
     shape = () if isinstance(action_space, spaces.Discrete) else tuple(action_space.shape or ())
     card = {"source": name, "algorithm": agent.algorithm, "env_id": agent.env_id}
     observation_shape = tuple(agent.observation_space.shape or ())
-    return Source(agent, spec, weights, observation_shape, shape, _draws(agent.policy), card)
+    return Source(agent, spec, weights, observation_shape, shape, _draws(agent.policy), card, trained_at)
 
 
 def find_agent(path: str | Path, env_id: str | None = None) -> AgentFile:
     """Return the agent that a path means: an archive, a folder with one, or `ppo/CartPole-v1` of those in the package.
 
-    Algorithm and environment come from `<algorithm>/<environment>/`, from a hub's name (`ppo-CartPole-v1`), from
-    `args.yml`, or from what the archive says of itself.
+    Algorithm and environment come from the names around it, as in `find_agents`, or from `args.yml`; the algorithm also
+    from what the archive says of itself.
 
     Raises:
         ValueError: there is no agent, more than one, or nothing says its environment.
@@ -76,39 +86,15 @@ def find_agent(path: str | Path, env_id: str | None = None) -> AgentFile:
         path = SHIPPED_AGENTS / path
     if not path.exists():
         raise ValueError(f"{path} does not exist; give an archive, a folder with one, or one of {_shipped()}")
-    path = path.resolve()
-    if path.is_dir() and (path / "actor.npz").exists():
-        return AgentFile(path.parent.name.upper(), env_id or path.name, path, "arrays")
-    archive = _archive_in(path) if path.is_dir() else path
-    algorithm, environment = _named(archive)
-    algorithm = algorithm or _algorithm_inside(archive)
-    if not (env_id or environment):
-        raise ValueError(f"{archive.name}: nothing says which environment it was trained on; give env_id")
-    return AgentFile(algorithm, env_id or environment, archive, "sb3")
-
-
-def _archive_in(folder: Path) -> Path:
-    archives = sorted(folder.glob("*.zip"))
-    own = [archive for archive in archives if archive.stem in (folder.name, re.sub(r"_\d+$", "", folder.name))]
-    found = own or archives
+    found = find_agents(path)
     if len(found) != 1:
-        names = ", ".join(archive.name for archive in found) or "no .zip and no actor.npz"
-        raise ValueError(f"{folder} holds {names}; name the archive itself")
-    return found[0]
-
-
-def _named(archive: Path) -> tuple[str, str]:
-    """Read algorithm and environment from the names around an archive and from args.yml; "" where they do not say."""
-    arguments = read_yaml(archive.parent / "args.yml")
-    algorithm, environment = str(arguments.get("algo") or "").upper(), str(arguments.get("env") or "")
-    folder, above = archive.parent.name, archive.parent.parent.name.upper()
-    if above in ALGORITHMS:
-        return above, re.sub(r"_\d+$", "", folder)
-    for name in (archive.stem, folder):
-        match = re.fullmatch(r"([a-z0-9]+)-(.+?)(_\d+)?", name)
-        if match and match[1].upper() in ALGORITHMS:
-            return match[1].upper(), match[2]
-    return (algorithm if algorithm in ALGORITHMS else ""), environment
+        raise ValueError(f"{path} holds {', '.join(file.path.name for file in found)}; name the archive itself")
+    file = found[0]
+    if file.algorithm in ALGORITHMS:
+        return dataclasses.replace(file, env_id=env_id or file.env_id)
+    if not env_id:  # what no algorithm stands beside is no environment's name
+        raise ValueError(f"{file.path.name}: nothing says which environment it was trained on; give env_id")
+    return dataclasses.replace(file, algorithm=_algorithm_inside(file.path), env_id=env_id)
 
 
 def _algorithm_inside(archive: Path) -> str:
@@ -138,8 +124,9 @@ def _loaded(file: AgentFile) -> Agent:
     return agent
 
 
-def _of_model(model: Any, env_id: str | None) -> Agent:
-    from quarl_lib.sb3.qat_export import trained_agent  # imports Stable-Baselines3
+def _of_model(model: Any, env_id: str | None) -> tuple[Agent, str]:
+    """Return a live model as an agent, and the precision whose grid it trained on, "" for none."""
+    from quarl_lib.sb3.qat_export import trained_agent, trained_precision  # imports Stable-Baselines3
 
     if not hasattr(model, "policy"):
         raise ValueError(f"{type(model).__name__} is no agent: give a Stable-Baselines3 model, a path or an agent")
@@ -147,7 +134,7 @@ def _of_model(model: Any, env_id: str | None) -> Agent:
         envs = model.get_env()
         specs = [] if envs is None else [getattr(each, "id", None) for each in envs.get_attr("spec")]
         env_id = next((name for name in specs if name), "")
-    return trained_agent(model, env_id)
+    return trained_agent(model, env_id), trained_precision(model)
 
 
 def _statistics(vec_normalize: Any) -> Normalization | None:

@@ -1,9 +1,8 @@
-"""Take a model out of Stable-Baselines3: as an acting policy, an agent, a plain archive, or what an engine runs."""
+"""Take a model out of Stable-Baselines3: as an agent, as a plain model, and at which precision engines run it."""
 
 from __future__ import annotations
 
-from io import BufferedIOBase
-from pathlib import Path
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,22 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecNormalize
 
-from quarl_lib.inference.spec import PolicySpec, Weights
 from quarl_lib.quantization.qat import ENGINE_BITS, QATConfig, bake_weights, fake_quant_layers
 from quarl_lib.sb3.agents import Agent
 from quarl_lib.sb3.archive import Normalization
 from quarl_lib.sb3.live import acting_policy
 from quarl_lib.sb3.qat_policies import POLICIES, QATPolicy
-from quarl_lib.sb3.spec import agent_spec
 
 
-def trained_agent(model: BaseAlgorithm, env_id: str) -> Agent:
-    """Return a model that still holds its environment as an agent, with the observation statistics of its training."""
+def trained_agent(model: BaseAlgorithm, task: str | Agent) -> Agent:
+    """Return a model that still holds its environment as an agent, with the observation statistics of its training.
+
+    `task` is the environment's name, or the agent whose training went on, whose time feature and options it keeps.
+    """
     normalization = statistics_of(model.get_vec_normalize_env())
-    algorithm = type(model).__name__
+    if isinstance(task, Agent):
+        return dataclasses.replace(task, policy=acting_policy(model), normalization=normalization)
+    algorithm, env_id = type(model).__name__, task
     return Agent(
         algorithm, env_id, f"{algorithm.lower()}/{env_id}", acting_policy(model), model.observation_space, normalization
     )
@@ -58,38 +60,28 @@ def engine_precision(config: QATConfig) -> str:
     return precision
 
 
-def export_engine(model: BaseAlgorithm, env_id: str) -> tuple[PolicySpec, Weights, str]:
-    """Return spec, weights and precision of a QAT model; the engine acts as the simulation did in training.
+def trained_precision(model: BaseAlgorithm) -> str:
+    """Return the precision at which an engine acts as a QAT model does; "" for a model that trained in fp32.
 
-    The weights are those before quantization: `pack` puts them on the very grid that training used.
+    Its weights are those before quantization: `pack` puts them on the very grid that training used.
 
     Raises:
         ValueError: the model was not trained on the engines' grid, or has not started to quantize.
     """
     if not isinstance(model.policy, QATPolicy):
-        raise ValueError(f"policy={type(model.policy).__name__}: give a model trained with {', '.join(POLICIES)}")
+        return ""
     precision = engine_precision(model.policy.quantization)
     if not all(layer.running_enabled.item() for _, layer in fake_quant_layers(model.policy)):
         raise ValueError(
             "quant_delay_steps: the model is still before its delay; train on or start_quantization(policy)"
         )
-    return *agent_spec(trained_agent(model, env_id)), precision
-
-
-def export_archive(model: BaseAlgorithm, path: str | Path | BufferedIOBase) -> None:
-    """Write a trained QAT model as a plain Stable-Baselines3 archive that loads without this package.
-
-    Its weights are the quantized ones, as fp32 values; inputs of layers are no longer quantized, because a plain policy
-    cannot do that. The optimizer starts anew.
-
-    Raises:
-        ValueError: the model's policy is not one of this module.
-    """
-    plain_model(model).save(path)
+    return precision
 
 
 def plain_model(model: BaseAlgorithm) -> BaseAlgorithm:
-    """Return the model's fp32 twin with the quantized weights, as if this package had never been there.
+    """Return the model's fp32 twin with the quantized weights; what it saves loads without this package.
+
+    Inputs of layers are no longer quantized, because a plain policy cannot do that. The optimizer starts anew.
 
     Raises:
         ValueError: the model's policy is not one of this module.

@@ -25,6 +25,8 @@ from quarl_lib.sb3.rebuild import rebuild_model
 
 TRIALS = 10  # how often the policy is tried on episodes of their own, of which the best weights are kept
 REPLAY, MOST_ENVS = 100_000, 32
+# What leaves a model that is only looked at small and silent.
+SMALL: dict[str, dict[str, Any]] = {"PPO": {"batch_size": 32}, "A2C": {}}
 SETTLED = 1e9  # statistics that stand for so many observations hardly move
 
 
@@ -46,17 +48,13 @@ def fine_tune(
     it from here.
 
     Raises:
-        ValueError: steps below 1, an unknown precision, or an agent of plain arrays, which has no critic.
-        AgentError: the archive cannot be trained on, with the reason.
+        ValueError: steps below 1, or an unknown precision.
+        AgentError: an agent of plain arrays, which has no critic; or the archive cannot be trained on, with the reason.
     """
     if steps < 1:
         raise ValueError(f"steps={steps}: give at least 1")
-    if agent.layout != "sb3":
-        raise ValueError(f"{agent.name} lies as plain arrays without a critic: give a Stable-Baselines3 archive")
     config = precision if isinstance(precision, QATConfig) else QATConfig.for_engine(precision)
-    loaded = load_agent(agent)
-    if loaded.flat is not None:
-        raise AgentError(f"{agent.name}: observations are {loaded.flat}: what trains on are policies of one array")
+    loaded = _loaded(agent)
     settings = dict(hyperparameters or {})
     own_env = env is None or isinstance(env, str)
     vec_env = training_env(loaded, env, int(settings.pop("n_envs", _n_envs(agent))), seed)
@@ -67,7 +65,8 @@ def fine_tune(
         )  # fmt: skip
         # Running ranges need a look at the data before they quantize; the engines' grid takes each sample's own.
         delay = 0 if config.grid == "engine" else max(1, steps // 20)
-        keep = KeepBest(loaded.env_id, delay, max(1, steps // TRIALS))
+        every = max(1, steps // TRIALS)
+        keep = KeepBest(loaded, delay - every, every)  # the first trial is of rounding alone
         if isinstance(model, OffPolicyAlgorithm):
             _fill_replay(model, max(1000, min(steps // 4, 10_000)))
         model.learn(steps, callback=[QuantDelay(delay), keep, *(callback or [])])
@@ -75,6 +74,28 @@ def fine_tune(
         if own_env:
             vec_env.close()
     return model
+
+
+def check_tunable(agent: AgentFile) -> None:
+    """Raise what `fine_tune` would for this agent, without training.
+
+    Raises:
+        AgentError: it cannot be trained on, with the reason.
+    """
+    env = training_env(_loaded(agent), None)
+    try:
+        rebuild_model(agent.path, agent.algorithm, env, hyperparameters=SMALL.get(agent.algorithm, {"buffer_size": 1}))
+    finally:
+        env.close()
+
+
+def _loaded(agent: AgentFile) -> Agent:
+    if agent.layout != "sb3":
+        raise AgentError(f"{agent.name} lies as plain arrays without a critic: give a Stable-Baselines3 archive")
+    loaded = load_agent(agent)
+    if loaded.flat is not None:
+        raise AgentError(f"{agent.name}: observations are {loaded.flat}: what trains on are policies of one array")
+    return loaded
 
 
 def _n_envs(agent: AgentFile) -> int:

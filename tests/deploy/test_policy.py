@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
 from quarl_lib import QuantizedPolicy
 from quarl_lib.deploy.source import find_agent, read_source
+from quarl_lib.quantization.qat import QATConfig
 from quarl_lib.sb3 import SHIPPED_AGENTS
+from quarl_lib.sb3.qat_export import plain_model
+from quarl_lib.sb3.qat_policies import QATActorCriticPolicy, QuantDelay
 
 AGENTS = [str(path.relative_to(SHIPPED_AGENTS)) for path in sorted(SHIPPED_AGENTS.glob("*/*"))]
 
@@ -57,6 +61,50 @@ def test_a_live_model_is_taken_with_its_statistics_and_draws_as_it_does(live):
     first = policy.predict(raw, deterministic=False)[0]
     policy.set_random_seed(7)
     np.testing.assert_array_equal(first, policy.predict(raw, deterministic=False)[0])
+
+
+def test_statistics_may_come_from_elsewhere(live, tmp_path):
+    model, env = live
+    bare = PPO("MlpPolicy", "Pendulum-v1", seed=0, device="cpu")
+    bare.policy.load_state_dict(model.policy.state_dict())
+    env.save(str(tmp_path / "vecnormalize.pkl"))
+    raw = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    expected, _ = model.predict(env.normalize_obs(raw), deterministic=True)
+    for statistics in (env, tmp_path / "vecnormalize.pkl"):
+        policy = QuantizedPolicy.from_sb3(bare, "fp32", vec_normalize=statistics)
+        np.testing.assert_allclose(policy.predict(raw)[0], expected, atol=1e-5)
+    assert np.abs(QuantizedPolicy.from_sb3(bare, "fp32").predict(raw)[0] - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "n_envs"), [("ppo/CartPole-v1", 1), ("ddpg/Pendulum-v1", 2)])
+def test_stable_baselines3_evaluates_it_as_one_of_its_own(name, n_envs):
+    policy = QuantizedPolicy.from_sb3(name, "int8")
+    env = make_vec_env(policy.card["env_id"], n_envs, seed=3)
+    returns, lengths = evaluate_policy(policy, env, n_eval_episodes=2, return_episode_rewards=True)  # type: ignore[arg-type]
+    if name.startswith("ppo"):
+        assert returns == [500, 500]
+    else:
+        assert lengths == [200, 200]
+        assert np.min(returns) > -600
+
+
+def test_a_model_trained_for_one_precision_runs_at_no_other():
+    quantization = QATConfig.for_engine("int4")
+    model = PPO(
+        QATActorCriticPolicy, "CartPole-v1", n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu",
+        policy_kwargs={"quantization": quantization},
+    )  # fmt: skip
+    model.learn(32, callback=QuantDelay(0))
+    policy = QuantizedPolicy.from_sb3(model, "int4")
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    np.testing.assert_array_equal(policy.predict(x)[0], model.predict(x, deterministic=True)[0])
+    policy.load_weights(model)
+    for other in ("int8", "int2", "fp32"):
+        with pytest.raises(ValueError, match=f"precision='{other}': live PPO model trained on the grid of int4"):
+            QuantizedPolicy.from_sb3(model, other)
+    with pytest.raises(ValueError, match="trained on the grid of int4"):
+        QuantizedPolicy.from_sb3("ppo/CartPole-v1", "int8").load_weights(model)
+    assert QuantizedPolicy.from_sb3(plain_model(model), "fp32", env_id="CartPole-v1").precision == "fp32"
 
 
 def test_newer_weights_are_taken_and_others_refused(live):
@@ -153,6 +201,14 @@ def test_agents_are_found_by_hub_names_and_by_what_the_archive_says(tmp_path):
         find_agent(tmp_path / "best_model.zip")
     with pytest.raises(ValueError, match="does not exist"):
         find_agent("ppo/NoSuchEnv-v0")
+    (tmp_path / "args.yml").write_text("algo: ppo\nenv: CartPole-v1\n")
+    assert find_agent(tmp_path / "best_model.zip").env_id == "CartPole-v1"
+    (hub / "last_model.zip").write_bytes(zipped)
+    assert find_agent(hub).path.name == "ppo-CartPole-v1.zip"  # the final one
+    (hub / "ppo-CartPole-v1.zip").unlink()
+    (hub / "first_model.zip").write_bytes(zipped)
+    with pytest.raises(ValueError, match=r"holds first_model.zip, last_model.zip; name the archive itself"):
+        find_agent(hub)
 
 
 @pytest.mark.parametrize(

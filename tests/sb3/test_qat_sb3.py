@@ -17,9 +17,10 @@ from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_tr
 from quarl_lib.sb3 import evaluate
 from quarl_lib.sb3.keep_best import TRIAL_EPISODES, TRIAL_SEED, KeepBest
 from quarl_lib.sb3.live import acting_policy
-from quarl_lib.sb3.qat_export import engine_precision, export_archive, export_engine, trained_agent
+from quarl_lib.sb3.qat_export import engine_precision, plain_model, trained_agent, trained_precision
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
 from quarl_lib.sb3.recipes import Recipe
+from quarl_lib.sb3.spec import agent_spec
 from quarl_lib.sb3.train import make_model, make_training_env
 
 SMALL = {"net_arch": [16, 16]}
@@ -165,7 +166,7 @@ def test_acting_policies_act_as_the_model(algorithm):
 @ALGORITHMS
 def test_plain_archives_hold_the_quantized_weights(algorithm, tmp_path):
     model = trained(algorithm, QATConfig(3, 32, 32), delay=40)
-    export_archive(model, tmp_path / "plain.zip")
+    plain_model(model).save(tmp_path / "plain.zip")
     plain = type(model).load(tmp_path / "plain.zip", device="cpu")
     x = observations(model)
     np.testing.assert_array_equal(model.predict(x, deterministic=True)[0], plain.predict(x, deterministic=True)[0])
@@ -186,7 +187,7 @@ def test_plain_archives_load_without_this_package(tmp_path):
     ]
     for algorithm in RECIPES:
         model = trained(algorithm, QATConfig(3, 32, 32), delay=40)
-        export_archive(model, tmp_path / f"{algorithm}.zip")
+        plain_model(model).save(tmp_path / f"{algorithm}.zip")
         x = observations(model)
         np.savez(tmp_path / f"{algorithm}.npz", x=x, action=model.predict(x, deterministic=True)[0])
         lines += [
@@ -202,7 +203,7 @@ def test_plain_archives_load_without_this_package(tmp_path):
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     with pytest.raises(ValueError, match=r"policy=.*give a model trained with"):
-        export_archive(trained("A2C"), tmp_path / "plain.zip")
+        plain_model(trained("A2C"))
 
 
 @ALGORITHMS
@@ -210,8 +211,8 @@ def test_plain_archives_load_without_this_package(tmp_path):
 def test_the_engine_acts_as_the_simulation(algorithm, precision):
     model = trained(algorithm, QATConfig.for_engine(precision), delay=40)
     agent = trained_agent(model, RECIPES[algorithm].env_id)
-    spec, weights, exported = export_engine(model, agent.env_id)
-    assert exported == precision
+    spec, weights = agent_spec(agent)
+    assert trained_precision(model) == precision
     backend = "numpy" if unsupported(spec, precision, "native") else "native"  # one arithmetic, tested elsewhere
     engine = make_engine(spec, precision, backend)
     engine.load(pack(spec, weights, precision))
@@ -234,7 +235,8 @@ def test_exports_that_no_engine_computes_name_the_parameter():
     recipe = quantized_recipe(RECIPES["A2C"], good)
     untrained = make_model(recipe, make_training_env(recipe, 0), 0)
     with pytest.raises(ValueError, match="quant_delay_steps"):
-        export_engine(untrained, "MountainCarContinuous-v0")
+        trained_precision(untrained)
+    assert trained_precision(trained("A2C")) == ""
 
 
 def test_images_are_quantized_from_the_first_convolution_on():
@@ -277,10 +279,12 @@ def test_the_best_weights_after_the_delay_are_kept():
 
         next_trial = keep.next_trial
 
-        def _on_step(self) -> bool:
+        def _on_rollout_start(self) -> None:
             if keep.next_trial != self.next_trial:
                 self.next_trial = keep.next_trial
                 self._on_training_end()
+
+        def _on_step(self) -> bool:
             return True
 
         def _on_training_end(self) -> None:
@@ -288,7 +292,7 @@ def test_the_best_weights_after_the_delay_are_kept():
             tried.append((model.num_timesteps, keep.best, on))
 
     model.learn(96, callback=[QuantDelay(40), keep, Watch()])
-    assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96, 96]
+    assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96]
     assert all(on for _, _, on in tried)
     agent = trained_agent(model, "CartPole-v1")
     returns = evaluate(agent, agent.policy, TRIAL_EPISODES, TRIAL_SEED).episode_return

@@ -56,7 +56,7 @@ def test_archives_with_two_critics_train_on(algorithm, tmp_path):
 @pytest.mark.slow
 def test_two_bits_that_ruin_a_policy_are_mended():
     from quarl_lib.inference import make_engine, pack
-    from quarl_lib.sb3.qat_export import export_engine
+    from quarl_lib.sb3.qat_export import trained_agent, trained_precision
     from quarl_lib.sb3.spec import agent_spec, evaluate_engine
 
     file = FILES["ddpg/Pendulum-v1"]
@@ -68,6 +68,5 @@ def test_two_bits_that_ruin_a_policy_are_mended():
         return evaluate_engine(agent, engine, 20, 1_000_000).episode_return.mean()
 
     model = fine_tune(file, None, "int2", 4000)
-    spec, weights, precision = export_engine(model, "Pendulum-v1")
-    assert precision == "int2"
-    assert mean_return(spec, weights) > mean_return(*agent_spec(agent)) + 300
+    assert trained_precision(model) == "int2"
+    assert mean_return(*agent_spec(trained_agent(model, "Pendulum-v1"))) > mean_return(*agent_spec(agent)) + 300

@@ -1,4 +1,4 @@
-"""One cell of the QAT sweep: train or quantize one policy, play its episodes, and keep the answer on disk for good."""
+"""One cell of the QAT sweep: make one policy, play its episodes, and keep the answer on disk for good."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
-from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_trained
+from quarl_lib.quantization.qat import fake_quant_layers, quantize_trained
 from quarl_lib.results import write_atomically
 from quarl_lib.sb3 import Agent, AgentFile, evaluate, load_agent, rollout
 from quarl_lib.sb3.keep_best import KeepBest
@@ -23,63 +24,24 @@ from quarl_lib.sb3.qat_export import trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
 from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.sb3.train import PACKAGES, make_model, make_training_env, save
+from quarl_lib.sb3.tuning import fine_tune
+from quarl_lib.studies.qat_bit_sweep.bits import FP32, Bits
 
-TRAINED, ROUNDED = ("fp32", "qat", "qat_lsq", "qat_engine"), ("ptq", "ptq_engine")
 EVALUATION_SEED = 1_000_000  # far from any seed used in training
 CALIBRATION_SEED = 2_000_000
+SEED_STRIDE = 10_000  # each training seed plays episodes of its own, all methods the same ones
 PACKAGE = Path(__file__).resolve().parents[2]
 # What a cell's numbers depend on: a change here is another cell.
 SOURCES = ("quantization", "sb3", "envs/gym.py", "studies/qat_bit_sweep/cells.py")
 
 
 @dataclass(frozen=True)
-class Bits:
-    """Bits of weights, activations, observation, and of the first and last layer's weights; 32 is fp32."""
-
-    weight: int
-    activation: int
-    observation: int
-    edge: int
-
-    @classmethod
-    def parse(cls, text: str) -> Bits:
-        """Read "4" (everything), "4/8/16" (weights/activations/observation) or "4/8/16/8" (first and last layer too).
-
-        Raises:
-            ValueError: the text has another form, or a width is neither 32 nor from 2 to 16.
-        """
-        if not re.fullmatch(r"\d+(/\d+/\d+(/\d+)?)?", text):
-            raise ValueError(f"bits={text!r}: give one number, or weights/activations/observation[/edge layers]")
-        parts = [int(part) for part in text.split("/")]
-        parts = parts * 4 if len(parts) == 1 else [*parts, parts[0]][:4]
-        bits = cls(*parts)
-        try:
-            bits.config("qat")
-        except ValueError as error:
-            raise ValueError(f"bits={text!r}: {error}") from error
-        return bits
-
-    def __str__(self) -> str:
-        parts = dataclasses.astuple(self)
-        if len(set(parts)) == 1:
-            return str(self.weight)
-        return "/".join(map(str, parts[:3] if self.edge == self.weight else parts))
-
-    def config(self, method: str) -> QATConfig:
-        """Return the quantization of a method; the engines' grid fixes all but the weights' bits."""
-        if method.endswith("engine"):
-            return dataclasses.replace(QATConfig.for_engine("int8"), weight_bits=self.weight)
-        return QATConfig(
-            self.weight, self.activation, self.observation, self.edge, method="lsq" if method == "qat_lsq" else "minmax"
-        )
-
-
-FP32 = Bits(32, 32, 32, 32)
-
-
-@dataclass(frozen=True)
 class QATCell:
-    """One policy of the sweep: what is trained on, how, and how long it is looked at."""
+    """One policy of the sweep: what it is made from, how, and how long it is looked at.
+
+    Methods: "fp32" trains by the recipe, or is the archive `start`; "ptq" rounds that one, "fine_tune" trains it on,
+    and "random" plays its environment without it; every other one trains from scratch.
+    """
 
     algorithm: str
     env_id: str
@@ -91,6 +53,8 @@ class QATCell:
     select_from_step: int  # where the recipe keeps its best weights: those from this step on
     episodes: int
     calibration_steps: int
+    start: AgentFile | None
+    fp32_steps: int  # of the training that "ptq" and "fine_tune" start from; 0 for an archive
     cells_dir: Path
     sources: str  # `digest_of_sources()` when the sweep began
     versions: str  # `versions_of_libraries()` then
@@ -104,8 +68,11 @@ class QATCell:
     @property
     def directory(self) -> Path:
         """Where the answer lies: the name ends in a hash of everything that it depends on."""
-        recipe = {name: str(value) for name, value in vars(recipe_for(self.algorithm, self.env_id)).items()}
-        settings = {**dataclasses.asdict(self), "cells_dir": "", "recipe": recipe}
+        recipe = {}
+        if self.start is None:
+            recipe = {name: str(value) for name, value in vars(recipe_for(self.algorithm, self.env_id)).items()}
+        start = "" if self.start is None else digest_of_archive(self.start)
+        settings = {**dataclasses.asdict(self), "cells_dir": "", "recipe": recipe, "start": start}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
         return self.cells_dir / f"{re.sub('[^A-Za-z0-9.-]+', '_', self.name)}-{digest}"
 
@@ -127,11 +94,16 @@ class QATCell:
     @property
     def fp32(self) -> QATCell:
         """The fp32 training with the same seed."""
-        return dataclasses.replace(self, method="fp32", bits=FP32, quant_delay_steps=0, calibration_steps=0)
+        steps = self.fp32_steps or self.actor_steps
+        return dataclasses.replace(
+            self, method="fp32", bits=FP32, actor_steps=steps, fp32_steps=0, quant_delay_steps=0, calibration_steps=0
+        )
 
     @property
     def archive(self) -> AgentFile:
-        """The fp32 agent, which PTQ starts from."""
+        """The fp32 agent, which PTQ and fine-tuning start from."""
+        if self.start is not None:
+            return self.start
         folder = self.fp32.directory / self.algorithm.lower() / self.env_id
         return AgentFile(self.algorithm, self.env_id, folder / f"{self.env_id}.zip", "sb3")
 
@@ -142,6 +114,13 @@ def digest_of_sources() -> str:
     files = [path for source in SOURCES for path in sorted((PACKAGE / source).rglob("*.py"))]
     files += [PACKAGE / source for source in SOURCES if source.endswith(".py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+@cache
+def digest_of_archive(file: AgentFile) -> str:
+    """Return a hash of an archive and of what lies beside it: settings and the observation's statistics."""
+    beside = sorted(path for path in file.path.parent.rglob("*") if path.suffix in (".pkl", ".yml", ".yaml"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in (file.path, *beside))).hexdigest()
 
 
 def versions_of_libraries() -> str:
@@ -160,29 +139,56 @@ def read_levels(cell: QATCell) -> pd.DataFrame:
 
 
 def measure(cell: QATCell) -> None:
-    """Train (or quantize) a cell's policy, let it play, and store one row an episode; nothing if that was done before.
+    """Make a cell's policy, let it play, and store one row an episode; nothing if that was done before.
 
-    PTQ needs the fp32 cell of its seed to be finished.
+    PTQ and fine-tuning need the fp32 cell of their seed to be finished, unless they start from an archive.
     """
     if cell.finished:
         return
-    agent, seconds = _quantized(cell) if cell.method in ROUNDED else _trained(cell)
-    episodes = evaluate(agent, agent.policy, cell.episodes, EVALUATION_SEED)
-    settings = {
-        name: value for name, value in vars(cell).items() if name not in ("bits", "cells_dir", "sources", "versions")
-    }
-    for part, value in vars(cell.bits).items():
-        settings[f"{part}_bits"] = value
+    agent, seconds = _policy(cell)
+    seed = EVALUATION_SEED + SEED_STRIDE * cell.seed
+    acting = _Random(agent, seed) if cell.method == "random" else agent.policy
+    episodes = evaluate(agent, acting, cell.episodes, seed)
+    left_out = ("bits", "cells_dir", "sources", "versions", "fp32_steps")
+    settings = {name: value for name, value in vars(cell).items() if name not in left_out}
+    settings["start"] = "" if cell.start is None else cell.start.name
+    settings["grid"] = "" if cell.bits == FP32 else cell.bits.grid
+    for part in ("weight", "activation", "observation", "edge"):
+        settings[f"{part}_bits"] = getattr(cell.bits, part)
     table = episodes.rename(columns={"seed": "episode_seed"}).assign(**settings, training_cpu_s=seconds)
     write_atomically(cell.directory / "levels.parquet", lambda path: _levels(agent).to_parquet(path, index=False))
     write_atomically(cell.directory / "episodes.parquet", lambda path: table.to_parquet(path, index=False))
+
+
+def _policy(cell: QATCell) -> tuple[Agent, float]:
+    """Return a cell's agent and the seconds of the processor that its training took."""
+    if cell.method == "ptq":
+        return _rounded(cell), float("nan")
+    if cell.method == "fine_tune":
+        return _tuned(cell)
+    if cell.method == "random" or (cell.method == "fp32" and cell.start is not None):
+        return load_agent(cell.archive), float("nan")
+    return _trained(cell)
+
+
+class _Random:
+    """Draws actions uniformly from the environment's, whatever it observes."""
+
+    def __init__(self, agent: Agent, seed: int) -> None:
+        env = agent.make_env(seed)
+        self._space = env.action_space
+        env.close()
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        """Return an action for each observation [n, ...]."""
+        return np.stack([self._space.sample() for _ in observation])
 
 
 def _trained(cell: QATCell) -> tuple[Agent, float]:
     """Train by the recipe and return the agent and the processor's seconds, trials aside."""
     recipe = dataclasses.replace(recipe_for(cell.algorithm, cell.env_id), total_steps=cell.actor_steps)
     callbacks: list[QuantDelay | KeepBest] = []
-    if cell.method != "fp32":
+    if cell.bits != FP32:
         recipe = quantized_recipe(recipe, cell.bits.config(cell.method))
         callbacks.append(QuantDelay(cell.quant_delay_steps))
     keep_best = KeepBest(cell.env_id, cell.select_from_step, recipe.select_every_steps)
@@ -203,21 +209,33 @@ def _trained(cell: QATCell) -> tuple[Agent, float]:
     return agent, seconds
 
 
-def _quantized(cell: QATCell) -> tuple[Agent, float]:
+def _tuned(cell: QATCell) -> tuple[Agent, float]:
+    """Train the fp32 agent on under the cell's bits; the seconds hold the trials that choose its best weights."""
+    begin = time.process_time()
+    model = fine_tune(cell.archive, None, cell.bits.config(cell.method), cell.actor_steps, seed=cell.seed)
+    return trained_agent(model, load_agent(cell.archive)), time.process_time() - begin
+
+
+def _rounded(cell: QATCell) -> Agent:
     """Quantize the fp32 agent on the grid of QAT, its inputs' ranges from a rollout of its own."""
     agent = load_agent(cell.archive)
-    observations = torch.from_numpy(rollout(agent, agent.policy, cell.calibration_steps, CALIBRATION_SEED))
+    seed = CALIBRATION_SEED + SEED_STRIDE * cell.seed
+    observations = torch.from_numpy(rollout(agent, agent.policy, cell.calibration_steps, seed))
     policy = quantize_trained(agent.policy, ("latent", "head"), cell.bits.config(cell.method), observations)
-    return dataclasses.replace(agent, policy=policy), float("nan")
+    return dataclasses.replace(agent, policy=policy)
 
 
 @torch.no_grad()
 def _levels(agent: Agent) -> pd.DataFrame:
     tables = []
     quantized = dict(fake_quant_layers(agent.policy))
-    for name, layer in agent.policy.named_modules():
-        if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
-            weight = quantized[name].quantized_weight() if name in quantized else layer.weight
-            values, counts = weight.unique(return_counts=True)
-            tables.append(pd.DataFrame({"layer": name, "weight": values.numpy(), "count": counts.numpy()}))
+    layers = [
+        (name, layer)
+        for name, layer in agent.policy.named_modules()
+        if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d)
+    ]
+    for number, (name, layer) in enumerate(layers, start=1):  # names depend on where the agent comes from
+        weight = quantized[name].quantized_weight() if name in quantized else layer.weight
+        values, counts = weight.unique(return_counts=True)
+        tables.append(pd.DataFrame({"layer": number, "weight": values.numpy(), "count": counts.numpy()}))
     return pd.concat(tables, ignore_index=True)

@@ -10,67 +10,70 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
-from quarl_lib.studies.common.intervals import band, bars
+from quarl_lib.studies.common.intervals import bars
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, axes_or_new, better
 
 STYLES: dict[str, dict[str, Any]] = {
-    "qat": {"color": CYCLE[0], "marker": "o", "label": "QAT"},
     "ptq": {"color": CYCLE[1], "marker": "s", "label": "PTQ"},
-    "qat_lsq": {"color": CYCLE[2], "marker": "^", "label": "QAT, learned steps"},
-    "qat_engine": {"color": CYCLE[3], "marker": "D", "label": "QAT, engines' grid"},
-    "ptq_engine": {"color": CYCLE[4], "marker": "P", "label": "PTQ, engines' grid"},
+    "fine_tune": {"color": CYCLE[2], "marker": "^", "label": "fine-tuned"},
+    "qat": {"color": CYCLE[0], "marker": "o", "label": "QAT from scratch"},
+    "lsq": {"color": CYCLE[3], "marker": "D", "label": "QAT from scratch, learned steps"},
 }
+GRIDS = {"engine": ("-", ""), "affine": ("--", ", paper's grid")}
 DODGE = 0.06  # doublings of bits between methods: intervals side by side
+MARGIN = 0.15
 
 
 def return_panels(summary: pd.DataFrame) -> Figure:
-    """Draw Figure 10, one panel per environment and algorithm: mean return over weight bits, fp32's interval as a band.
+    """Draw Figure 10, one panel per environment and algorithm: normalized return over weight bits, a line a method.
 
-    Filled and joined where everything has the same bits; hollow where activations or observation have others.
+    Filled and joined where everything has the same bits, and on the engines' grid; hollow where activations or
+    observation have others.
     """
     agents = list(summary.groupby(["env_id", "algorithm"], sort=False))
     figure, axes = panels(len(agents))
     for ax, ((env_id, algorithm), rows) in zip(axes, agents, strict=True):
         draw_returns(rows, ax)
-        ax.set_title(f"{env_id}, {algorithm}")
-    outer_labels(figure, "bits of a weight", "episode return  (↑ better)")
+        ax.set_title(f"{env_id}, {algorithm}, {rows.seeds.max()} seeds")
+    outer_labels(figure, "bits of a weight", "return, random 0 and fp32 1  (↑ better)")
     legend_above(figure, axes)
     figure.set_figwidth(max(figure.get_figwidth(), 7.5))
     return figure
 
 
 def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw one agent's returns with intervals over weight bits."""
+    """Draw one agent's normalized returns with intervals over weight bits."""
     ax = axes_or_new(ax)
-    fp32 = rows[rows.method == "fp32"].iloc[0]
-    known = band(ax, fp32.ci_low, fp32.ci_high)
-    label = "fp32 and its interval" if known else "fp32"
-    ax.axhline(fp32.mean_return, color=PRECISION_COLORS["fp32"], lw=1, label=label)
-    methods = [method for method in STYLES if (rows.method == method).any()]
-    for index, method in enumerate(methods):
-        shift = 2 ** (DODGE * (index - (len(methods) - 1) / 2))
-        cells = rows[rows.method == method].sort_values("weight_bits")
+    ax.axhline(1, color=PRECISION_COLORS["fp32"], lw=1, label="fp32")
+    drawn = rows[~rows.method.str.startswith("fp32")]
+    lines = [
+        (method, grid) for grid in GRIDS for method in STYLES if ((drawn.method == method) & (drawn.grid == grid)).any()
+    ]
+    for index, (method, grid) in enumerate(lines):
+        shift = 2 ** (DODGE * (index - (len(lines) - 1) / 2))
+        cells = drawn[(drawn.method == method) & (drawn.grid == grid)].sort_values("weight_bits")
         alike = (cells.activation_bits == cells.weight_bits) & (cells.observation_bits == cells.weight_bits)
-        if method.endswith("engine"):
-            alike[:] = True  # this grid has one choice of the others
-        style = STYLES[method]
-        _errorbars(ax, cells[alike], shift, **style, ls="-")
+        alike |= cells.grid == "engine"  # this grid has one choice of the others
+        line, words = GRIDS[grid]
+        style = {**STYLES[method], "label": STYLES[method]["label"] + words}
+        _errorbars(ax, cells[alike], shift, **style, ls=line)
         _errorbars(ax, cells[~alike], shift, **{**style, "label": f"{style['label']}, mixed bits"}, ls="", mfc="white")
-    bits = sorted(int(b) for b in rows[rows.method != "fp32"].weight_bits.unique())
+    bits = sorted(int(b) for b in drawn.weight_bits.unique())
     ax.set_xscale("log", base=2)
     ax.set_xticks(bits, [str(b) for b in bits])
     ax.minorticks_off()
     # An interval of two seeds can reach far beyond any return; it may run out of the picture, the means may not.
-    margin = 0.15 * (rows.mean_return.max() - rows.mean_return.min()) or 1.0
-    ax.set_ylim(rows.mean_return.min() - margin, rows.mean_return.max() + margin)
+    low, high = min(0.0, drawn.normalized.min()), max(1.0, drawn.normalized.max())
+    if low < high:  # NaN where fp32 is no better than a random policy
+        ax.set_ylim(low - MARGIN * (high - low), high + MARGIN * (high - low))
     ax.yaxis.set_major_locator(MaxNLocator(5))
     return ax
 
 
 def _errorbars(ax: Axes, cells: pd.DataFrame, shift: float, **style: Any) -> None:
     if len(cells):
-        spread = bars(cells.mean_return, cells.ci_low, cells.ci_high)
-        ax.errorbar(cells.weight_bits * shift, cells.mean_return, spread, ms=6, lw=1.2, capsize=2, **style)
+        spread = bars(cells.normalized, cells.normalized_low, cells.normalized_high)
+        ax.errorbar(cells.weight_bits * shift, cells.normalized, spread, ms=6, lw=1.2, capsize=2, **style)
 
 
 def weight_level_panels(levels: pd.DataFrame) -> Figure:
@@ -98,8 +101,8 @@ def weight_level_panels(levels: pd.DataFrame) -> Figure:
 
 
 def training_time(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw what QAT's training costs beside fp32's: the ratio of processor time per agent, one marker per bits."""
-    rows = summary[summary.method.isin([method for method in STYLES if method.startswith("qat")])]
+    """Draw training's processor time with the bits as a ratio to fp32's per agent, one marker per bits."""
+    rows = summary[summary.method.isin(STYLES) & summary.training_time_ratio.notna()]
     agents = list(dict.fromkeys(zip(rows.algorithm, rows.env_id, strict=True)))
     ax = axes_or_new(ax, figsize=(7.5, 1.4 + 0.7 * len(agents)))
     for index, (method, line) in enumerate(rows.groupby("method", sort=False)):

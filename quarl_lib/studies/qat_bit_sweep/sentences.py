@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from quarl_lib.sb3.recipes import recipe_for
+from quarl_lib.sb3.tuning import TRIALS
 from quarl_lib.studies.common.intervals import brackets
-from quarl_lib.studies.qat_bit_sweep.study import AGENT, BITS, METHODS, ptq_of
+from quarl_lib.studies.qat_bit_sweep.study import METHODS, SCRATCH, TWIN
+from quarl_lib.studies.qat_bit_sweep.summary import AGENT, BITS
 
 PAPER_FEWEST_BITS = "5 to 6"  # appendix A, over all of its environments
 NAMES = {
-    "qat": "QAT", "qat_lsq": "QAT with learned steps", "qat_engine": "QAT on the engines' grid",
-    "ptq": "PTQ", "ptq_engine": "PTQ on the engines' grid",
+    "ptq": "PTQ", "fine_tune": "fine-tuned", "qat": "QAT from scratch", "lsq": "QAT from scratch with learned steps",
 }  # fmt: skip
+ALL_BITS = [name for name in BITS if name.endswith("_bits")]
 
 
 def verdict(summary: pd.DataFrame) -> str:
@@ -21,7 +25,7 @@ def verdict(summary: pd.DataFrame) -> str:
     for env_id, rows in summary.groupby("env_id", sort=False):
         parts = []
         for algorithm, cells in rows.groupby("algorithm", sort=False):
-            fewest = cells[cells.method != "fp32"].groupby("method", sort=False).fewest_bits_without_loss.first()
+            fewest = cells[cells.method.isin(NAMES)].groupby("method", sort=False).fewest_bits_without_loss.first()
             said = [f"{NAMES[str(method)]} {_width(count)}" for method, count in fewest.items()]
             parts.append(f"{algorithm}: {', '.join(said)}")
         sentences.append(f"- **{env_id}**, {'; '.join(parts)}.")
@@ -30,7 +34,9 @@ def verdict(summary: pd.DataFrame) -> str:
 
 def at_eight_bits(summary: pd.DataFrame) -> str:
     """Say how many agents keep fp32's return when everything is trained at 8 bits."""
-    rows = summary[(summary.method == "qat") & summary[BITS].eq(8).all(axis=1)]
+    rows = summary[(summary.method == "qat") & summary[ALL_BITS].eq(8).all(axis=1)]
+    if not len(rows):
+        return "No agent trained from scratch at 8 bits everywhere here, where the paper finds no loss."
     lost = [
         f"{row.algorithm} {row.env_id} ({row.mean_return:.0f} {brackets(row.ci_low, row.ci_high, 'seed', '.0f')})"
         for _, row in rows[~rows.without_loss].iterrows()
@@ -40,39 +46,65 @@ def at_eight_bits(summary: pd.DataFrame) -> str:
 
 def against_ptq(summary: pd.DataFrame) -> str:
     """Say where the interval of the difference to rounding, paired by seed, leaves 0 out for training with the bits."""
-    better, worse, total = [], [], 0
+    sentences = []
     for method in METHODS:
-        both = summary[summary.method == method].merge(summary[summary.method == ptq_of(method)], on=[*AGENT, *BITS])
-        total += len(both)
-        for _, row in both.iterrows():
-            bits = "/".join(str(row[name]) for name in BITS[:3])
-            said = f"{row.algorithm} {row.env_id} {bits} ({row.mean_return_x:.0f} against {row.mean_return_y:.0f})"
-            if row.over_ptq_low_x > 0:
-                better.append(said)
-            elif row.over_ptq_high_x < 0:
-                worse.append(said)
-    said = (
-        f"Of {total} pairs at the same bits (weights/activations/observation), training with them wins {len(better)}"
-        f"{_listed(better)} and loses {len(worse)}{_listed(worse)} beyond the interval of the difference, "
-        "paired by seed"
-    )
-    return said + ("; one seed: no interval." if (summary.seeds == 1).all() else ".")
+        rows = summary[(summary.method == method) & summary.over_ptq.notna()]
+        if not len(rows):
+            continue
+        better, worse = rows[rows.over_ptq_low > 0], rows[rows.over_ptq_high < 0]
+        sentences.append(
+            f"{NAMES[method]} wins {len(better)} of {len(rows)}{_listed(list(map(_gain, better.itertuples())))} "
+            f"and loses {len(worse)}{_listed(list(map(_gain, worse.itertuples())))}"
+        )
+    said = "Against PTQ at the same bits, beyond the interval of the difference paired by seed: "
+    return said + "; ".join(sentences) + ("; one seed: no interval." if (summary.seeds == 1).all() else ".")
+
+
+def _gain(row: Any) -> str:
+    bits = f"int{row.weight_bits}" if row.grid == "engine" else f"{row.weight_bits} bits"
+    return f"{row.algorithm} {row.env_id} {bits}: {row.mean_return:.0f} against {row.mean_return - row.over_ptq:.0f}"
 
 
 def cost(summary: pd.DataFrame) -> str:
-    """Say what QAT costs in training time at most."""
-    rows = summary[summary.method.isin(METHODS)]
-    most = rows.loc[rows.training_time_ratio.idxmax()]
-    return (
-        f"Training under fake quantization took {rows.training_time_ratio.min():.2f} to {most.training_time_ratio:.2f} "
-        f"times fp32's processor time over the same seeds; most for {most.algorithm} on {most.env_id} at "
-        f"{most.weight_bits} bits {brackets(most.ratio_low, most.ratio_high, 'seed')}."
-    )
+    """Say what training with the bits costs at most, as a multiple of fp32's training."""
+    rows = summary[summary.method.isin(METHODS) & summary.training_time_ratio.notna()]
+    if not len(rows):
+        return "No fp32 policy trained here: there is no training time to hold against."
+    sentences = []
+    for method, line in rows.groupby("method", sort=False):
+        most = line.loc[line.training_time_ratio.idxmax()]
+        sentences.append(
+            f"{NAMES[str(method)]} took {line.training_time_ratio.min():.2f} to {most.training_time_ratio:.2f} "
+            f"times fp32's processor time over the same seeds; most for {most.algorithm} on {most.env_id} at "
+            f"{most.weight_bits} bits {brackets(most.ratio_low, most.ratio_high, 'seed')}."
+        )
+    return " ".join(sentences)
+
+
+def starts(summary: pd.DataFrame) -> str:
+    """Say what PTQ and fine-tuning start from, and what the same recipe reaches here in fp32 from scratch."""
+    fp32 = summary[summary.method == "fp32"]
+    said = [f"{row.algorithm} {row.env_id} {row.mean_return:.0f}" for row in fp32[fp32.start != ""].itertuples()]
+    sentences = []
+    if said:
+        sentences.append(
+            f"PTQ and fine-tuning start from archives, one policy whatever the seed, which return in fp32: "
+            f"{', '.join(said)}. Their intervals are over fine-tuning's seeds and episodes, not over fp32 trainings."
+        )
+    twins = summary[summary.method.eq(TWIN) | (summary.method.eq("fp32") & summary.start.eq(""))]
+    trained = [
+        f"{row.algorithm} {row.env_id} {row.mean_return:.0f} {brackets(row.ci_low, row.ci_high, 'seed', '.0f')}"
+        for row in twins.itertuples()
+    ]
+    if trained:
+        sentences.append(f"Trained here in fp32 by the recipes: {', '.join(trained)}.")
+    return " ".join(sentences)
 
 
 def weights_kept(summary: pd.DataFrame) -> str:
     """Say which agents are their training's last weights, and which the best of its trials."""
-    agents = summary[AGENT].drop_duplicates().itertuples(index=False)
+    trained = summary[summary.method.isin([TWIN, *SCRATCH]) | (summary.method.eq("fp32") & summary.start.eq(""))]
+    agents = trained[AGENT].drop_duplicates().itertuples(index=False)
     recipes = [recipe_for(algorithm, env_id) for algorithm, env_id in agents]
     last = [f"{recipe.algorithm} {recipe.env_id}" for recipe in recipes if not recipe.select_every_steps]
     best = [
@@ -82,23 +114,25 @@ def weights_kept(summary: pd.DataFrame) -> str:
     ]
     said = []
     if last:
-        said.append(f"The weights measured are the training's last, not its best, for {', '.join(last)}.")
+        said.append(f"Trained from scratch, measured are the last weights, not the best, for {', '.join(last)}.")
     if best:
-        said.append(f"They are those that did best in trials of their own, fp32 and QAT alike, for {', '.join(best)}.")
+        said.append(f"Those that did best in trials of their own, fp32 and QAT alike, for {', '.join(best)}.")
+    if (summary.method == "fine_tune").any():
+        said.append(f"Fine-tuned: the best of {TRIALS + 1} trials of their own, the first of rounding alone.")
     return " ".join(said)
 
 
 def key_figure(summary: pd.DataFrame) -> str:
-    """Return the run's one line: return of the first agent under QAT and PTQ where they differ most."""
-    rows = summary.merge(summary[summary.method == "ptq"], on=[*AGENT, *BITS])
-    rows = rows[rows.method_x.isin(METHODS)]
+    """Return the run's one line: where training with the bits gains most over rounding."""
+    rows = summary[summary.over_ptq.notna() & summary.normalized.notna()]
     if not len(rows):
-        return "QAT on the engines' grid only"
-    best = rows.loc[((rows.mean_return_x - rows.mean_return_y) / rows.mean_return_y.abs()).idxmax()]
+        return "fp32 learned nothing: no range to compare in"
+    span = rows.mean_return.sub(rows.random_return) / rows.normalized
+    best = rows.loc[(rows.over_ptq / span.abs()).idxmax()]
     return (
-        f"Trained in {best.weight_bits} bits (QAT), {best.algorithm} on {best.env_id} returns "
-        f"{best.mean_return_x:.0f}; trained in fp32 and quantized to {best.weight_bits} bits afterwards (PTQ), "
-        f"it returns {best.mean_return_y:.0f} (means over seeds, simulated; the cell where they differ most)."
+        f"{best.algorithm} on {best.env_id} at {best.weight_bits} bits of a weight returns {best.mean_return:.0f} "
+        f"({NAMES[best.method]}) and {best.mean_return - best.over_ptq:.0f} rounded (PTQ): means over seeds, "
+        "simulated; the cell where they differ most."
     )
 
 
@@ -111,12 +145,12 @@ def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
         fewest = cells.fewest_bits_without_loss.iloc[0]
         what = f"{algorithm} {env_id}: fewest bits without loss"
         rows.append({**common, "what": what, "paper": PAPER_FEWEST_BITS, "ours": _width(fewest)})
-        at_8 = cells[cells[BITS].eq(8).all(axis=1)]
+        at_8 = cells[cells[ALL_BITS].eq(8).all(axis=1)]
         for _, cell in at_8.iterrows():
             what = f"{algorithm} {env_id}: return at 8 bits"
             ours = {"ours": f"{cell.mean_return:.1f}", "ci_low": cell.ci_low, "ci_high": cell.ci_high}
             rows.append({**common, "what": what, "paper": "as fp32", **ours})
-    return pd.DataFrame(rows)[["item", "what", "paper", "ours", "ci_low", "ci_high", "setting"]]
+    return pd.DataFrame(rows, columns=["item", "what", "paper", "ours", "ci_low", "ci_high", "setting"])
 
 
 def _width(count: float) -> str:
