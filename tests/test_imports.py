@@ -11,7 +11,7 @@ from quarl_lib.suite import plan
 
 PACKAGE = plan.PACKAGE
 # A room may import itself and what stands here; a name with a dot is one part of a room. Arrows point down only.
-LIBRARY = {"results", "metrics", "files", "provenance", "envs", "quantization", "inference", "sb3", "actorq"}
+LIBRARY = {"extras", "results", "metrics", "files", "provenance", "envs", "quantization", "inference", "sb3", "actorq"}
 ALLOWED: dict[str, set[str]] = {
     "extras": set(),
     "files": set(),

@@ -119,17 +119,9 @@ def busy_panels(summary: pd.DataFrame) -> Figure:
 
 def lone_actor_panels(speed: pd.DataFrame) -> Figure:
     """Draw steps a second of a lone actor, a panel per task, with each ratio to fp32 (or to the authors' recipe)."""
-    if not len(speed):
-        figure, ax = plt.subplots(figsize=(7.5, 1.0))
-        ax.set_axis_off()
-        ax.text(0.5, 0.5, "left out: throughput_rounds is 0", ha="center", va="center")
-        return figure
     tasks = list(dict.fromkeys(speed.task))
     if not tasks:
-        figure, ax = plt.subplots(figsize=(7.5, 1.0))
-        ax.set_axis_off()
-        ax.text(0.5, 0.5, "left out (throughput_rounds is 0)", ha="center", va="center")
-        return figure
+        return _left_out("throughput_rounds is 0")
     figure, axes = plt.subplots(len(tasks), 1, figsize=(7.5, 1.0 + 0.5 * len(speed)), squeeze=False,
                                 height_ratios=[int((speed.task == task).sum()) for task in tasks])  # fmt: skip
     for task, ax in zip(tasks, axes[:, 0], strict=True):
@@ -163,3 +155,38 @@ def _speed_bars(rows: pd.DataFrame, ax: Axes) -> None:
         ylim=(len(rows) - 0.5, -0.5),
         xlim=(0, 1.8 * rows.steps_per_s.max()),
     )
+
+
+def peer_panels(runs: pd.DataFrame) -> Figure:
+    """Draw seconds to the threshold, a dot a seed, a panel per task: ours by precision, then the peers.
+
+    An arrow starts where a run ended that did not get there.
+    """
+    tasks = list(dict.fromkeys(runs.task))
+    if not tasks:
+        return _left_out("peers is empty")
+    sizes = [runs[runs.task == task].who.nunique() for task in tasks]
+    figure, axes = plt.subplots(len(tasks), 1, figsize=(7.5, 0.9 * len(tasks) + 0.4 * sum(sizes)), squeeze=False,
+                                height_ratios=sizes, sharex=True)  # fmt: skip
+    for task, ax in zip(tasks, axes[:, 0], strict=True):
+        rows = runs[runs.task == task]
+        names = list(dict.fromkeys(rows.who))
+        for y, who in enumerate(names):
+            mine, color = rows[rows.who == who], PRECISION_COLORS.get(who, PAPER_GREY)
+            ax.plot(mine.seconds, [y] * len(mine), "o", color=color, mec="black", ms=7)
+            for seconds in mine[~mine.reached.astype(bool)].seconds:
+                ax.annotate("", (1.35 * seconds, y), (seconds, y), arrowprops={"arrowstyle": "->", "lw": 1.5})
+        labels = [
+            f"ActorQ, {who}" if who in PRECISION_COLORS else f"SB3 {who.removeprefix('sb3_').upper()}" for who in names
+        ]
+        ax.set(title=task, xscale="log", yticks=range(len(names)), yticklabels=labels, ylim=(len(names) - 0.5, -0.5))
+    axes[-1, 0].set(xlabel="seconds to the threshold", xlim=(0.7 * runs.seconds.min(), 1.6 * runs.seconds.max()))
+    better(axes[-1, 0], "lower", axis="x")
+    return figure
+
+
+def _left_out(why: str) -> Figure:
+    figure, ax = plt.subplots(figsize=(7.5, 1.0))
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, f"left out: {why}", ha="center", va="center")
+    return figure

@@ -6,23 +6,23 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from quarl_lib.actorq import config as actorq
 from quarl_lib.files import read_json, write_atomically, write_json
 
 TABLE, MARK = "table.parquet", "done.json"
 
 
-def save(folder: Path, options: actorq.Config, table: pd.DataFrame) -> None:
+def save(folder: Path, options: Any, table: pd.DataFrame) -> None:
     """Keep a cell's table, then say that it is there; its checkpoints are needed no more."""
     write_atomically(folder / TABLE, lambda path: table.to_parquet(path, index=False))
     write_json(folder / MARK, _plain(options))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def load(folder: Path, options: actorq.Config) -> pd.DataFrame | None:
+def load(folder: Path, options: Any) -> pd.DataFrame | None:
     """Return the table of a cell that was finished by the same options, None where there is none to be read."""
     if read_json(folder / MARK) != _plain(options):
         return None
@@ -32,5 +32,5 @@ def load(folder: Path, options: actorq.Config) -> pd.DataFrame | None:
         return None
 
 
-def _plain(options: actorq.Config) -> dict[str, object]:
+def _plain(options: Any) -> dict[str, object]:
     return json.loads(json.dumps(dataclasses.asdict(options)))

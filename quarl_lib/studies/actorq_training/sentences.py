@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_lib.actorq.carbon import NOT_MEASURED
-from quarl_lib.actorq.config import REVERB_INSTALL
+from quarl_lib.extras import install_line
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.intervals import brackets
 
@@ -46,6 +46,27 @@ def bottleneck(summary: pd.DataFrame) -> str:
                 f"{row.speedup_if_actor_bound:.2f} x if the actors were"
             )
         parts.append(said + ".")
+    return " ".join(parts)
+
+
+def beside_peers(ratios: pd.DataFrame, summary: pd.DataFrame) -> str:
+    """Say how long Stable-Baselines3 takes to the same return, and where it did not get there in its time."""
+    if ratios.empty:
+        return "Nothing else was trained beside ActorQ: peers are left out."
+    parts = []
+    ours = summary.set_index(["task", "precision"]).seconds_to_threshold
+    for row in ratios.itertuples():
+        name, seconds = f"Stable-Baselines3's {row.peer.removeprefix('sb3_').upper()}", ours[row.task, row.precision]
+        if not row.pairs:
+            parts.append(f"{row.task} {row.precision}: no seed of ours reached the threshold beside {name}.")
+        elif row.over_peer_is == "measured":
+            interval = brackets(row.over_peer_low, row.over_peer_high, "seed")
+            parts.append(f"{row.task}: ActorQ with {row.precision} actors took {seconds:.1f} s, {name} "
+                         f"{row.peer_seconds:.1f} s, {row.over_peer:.2f} x as long {interval}.")  # fmt: skip
+        else:
+            parts.append(f"{row.task}: ActorQ with {row.precision} actors took {seconds:.1f} s; {name} got there with "
+                         f"{row.peer_seeds_reached} of {row.pairs} seeds within {row.peer_seconds:.1f} s, which is at "
+                         f"least {row.over_peer:.2f} x as long.")  # fmt: skip
     return " ".join(parts)
 
 
@@ -122,7 +143,7 @@ def speed_verdict(speed: pd.DataFrame) -> str:
         gains = [f"{row.precision} {_interval(row, 'over_fp32')}" for _, row in rows.iterrows()]
         parts.append(f"{task}: over fp32, {' and '.join(gains)}.")
     if theirs.empty:
-        parts.append(f"The authors' recipe was left out: it needs Reverb, which is not installed ({REVERB_INSTALL}).")
+        parts.append(f"The authors' recipe was left out: it needs Reverb ({install_line('reverb')}).")
         return " ".join(parts)
     precision = theirs.precision.iloc[0]
     over = [
@@ -148,7 +169,21 @@ def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:
             f" A lone {fastest.precision} actor, which no learner holds back, makes up to {fastest.over_fp32:.1f} x "
             f"{brackets(fastest.over_fp32_low, fastest.over_fp32_high)} the steps of an fp32 one in equal time."
         )
-    return said
+    return said + _over_peers(summary)
+
+
+def _over_peers(summary: pd.DataFrame) -> str:
+    """Return the sentence on the largest lead over a peer, if any is in the lead."""
+    known = summary[summary.over_peer > 1]
+    if known.empty:
+        return ""
+    row = known.loc[known.over_peer.idxmax()]
+    measured = row.over_peer_is == "measured"
+    interval = f" {brackets(row.over_peer_low, row.over_peer_high, 'seed')}" if measured else ""
+    return (
+        f" To {row.threshold:g} on {row.task} Stable-Baselines3's {row.peer.removeprefix('sb3_').upper()} takes "
+        f"{'' if measured else 'at least '}{row.over_peer:.1f} x{interval} as long as ActorQ with {row.precision} actors."
+    )
 
 
 def _training_time(summary: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.envs import registry
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
-from quarl_lib.studies.actorq_training import finished
+from quarl_lib.studies.actorq_training import beside_peers, finished, peers
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
 from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
@@ -33,6 +34,7 @@ SUMMARY_COLUMNS = (
     "seconds_to_threshold_quantized", "weights_age_steps", "weights_age_s", "changed_share",
     "paper_return", "paper_seconds", "paper_speedup",
     "paper_co2_ratio",
+    "peer", "peer_seconds", "over_peer", "over_peer_low", "over_peer_high", "over_peer_is",
 )  # fmt: skip
 PARTS_OF_A_RUN = 100  # steps of progress per run
 
@@ -54,6 +56,7 @@ class Config:
     n_step: int = 5
     min_replay: int = 1000
     max_replay: int = 100000
+    replay: str = "auto"
     policy_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])
     critic_hidden: list[int] = field(default_factory=lambda: [256, 256])
     policy_learning_rate: float = 0.0003
@@ -75,6 +78,10 @@ class Config:
     ram_watts: float = 10.0
     carbon_grams_per_kwh: float = 475.0
     import_modules: list[str] = field(default_factory=list)
+    peers: list[str] = field(default_factory=lambda: ["sb3_sac", "sb3_dqn"])
+    peer_seeds: list[int] = field(default_factory=lambda: [0])
+    peer_seconds: float = 3.0
+    peer_threads: int = 1
     throughput_tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "gym:CartPole-v0"])
     throughput_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])
     throughput_update_periods: list[int] = field(default_factory=lambda: [300, 30])
@@ -114,6 +121,7 @@ class Config:
                 f"throughput_rounds={self.throughput_rounds}, throughput_steps={self.throughput_steps}: give rounds "
                 f"of at least 0 (0: leave it out) and blocks as long as the longest update period, {longest}"
             )
+        peers.check(self.peers, self.peer_seeds, self.seeds, self.peer_seconds, self.peer_threads)
         registry.import_modules(self.import_modules)
         lone_actors(self)
         for training in planned_runs(self):
@@ -168,8 +176,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
     Returns:
         One long table; its column `record` says what a row is: an "episode" of an actor, an "evaluation", "timing"
-        of a stage, an "emission", an "evaluator" (its CPU seconds), a "run", a "throughput" block, or a "lone_actor":
-        a set-up's steps a second and ratios.
+        of a stage, an "emission", an "evaluator" (its CPU seconds), a "run", a "throughput" block, a "lone_actor":
+        a set-up's steps a second and ratios, or a peer's, see `peers.train`.
 
     Raises:
         RunFailed: a part of a run died; the text holds its traceback.
@@ -197,6 +205,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
             table = training_runs.long_form(logged, options, config.thresholds[training.index], own)
             finished.save(own, options, table)
         tables.append(table)
+        if number % len(config.precisions) == 0:  # peers in between, so that what slows the machine slows both
+            tables += peers.tables(config, options, folder, partial(report, 1, 1))
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
         tables.append(training_speed.measure(lone_actors(config), config.throughput_steps, config.throughput_rounds))
@@ -209,11 +219,12 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
 
     Times and energies are medians over the seeds that reached the threshold, over the same interval: from the start
     to the snapshot whose return first passed. Ratios are geometric means over the seeds that both precisions reached,
-    fp32 over this precision; `speedup` and `co2_ratio` have their 95 % intervals (NaN for one seed). `..._quantized` is
-    the same policy as the actors run it, played by their engine. Energy is CPU and
-    RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
+    fp32 over this precision, and the fastest peer's time over ours (`over_peer`); `speedup` and `co2_ratio` have their
+    95 % intervals (NaN for one seed). `..._quantized` is the same policy as the actors run it, played by their engine.
+    Energy is CPU and RAM (and GPU), without the evaluator's; `co2_ratio_cpu` leaves the RAM out.
     """
     runs = training_runs.reduce(table)
+    faster_than = beside_peers.nearest(beside_peers.ratios(table, runs)).set_index(["task", "precision"])
     rows = []
     for (task, precision), group in runs.groupby(["task", "precision"], sort=False):
         fp32 = runs[(runs.task == task) & (runs.precision == "fp32")]
@@ -251,6 +262,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "seconds_to_threshold_quantized": group.seconds_quantized.median(),
                 **{name: group[name].median() for name in training_runs.AGES},
                 **_paper(task, precision),
+                **(faster_than.loc[(task, precision)].to_dict() if (task, precision) in faster_than.index else {}),
             }
         )
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))

@@ -337,12 +337,19 @@ def test_finished_cells_are_kept_and_the_others_resumed(tmp_path, monkeypatch, t
             raise KeyboardInterrupt
         return {"it": table.assign(precision=options.precision)}
 
+    def train_peer(run, say):
+        beside.append(run.name)
+        return pd.DataFrame([{"record": "peer", "task": run.options.task}])
+
+    beside: list[str] = []
     monkeypatch.setattr(local, "run", train)
+    monkeypatch.setattr(study.peers, "train", train_peer)
     with pytest.raises(KeyboardInterrupt):
         study.run(config)
     names = [cell.name for cell in study.planned_runs(config)]
     study.run(config)
     assert called == [(name, True) for name in (*names[:3], *names[2:])]
+    assert beside == ["dm_control-cartpole-balance_sb3_sac_seed0", "gym-CartPole-v0_sb3_dqn_seed0"]
     study.run(dataclasses.replace(config, sigma_max=0.5))  # by other options: nothing of it is taken
     assert [name for name, _ in called[5:]] == names
 
