@@ -54,8 +54,8 @@ def random_weights(spec: PolicySpec, rng: np.random.Generator) -> Weights:
     inputs = spec.layers[0].in_features
     return Weights(
         layers=tuple(layers),
-        observation_mean=normal(inputs) if spec.normalize_observation else None,
-        observation_inverse_std=np.abs(normal(inputs)) if spec.normalize_observation else None,
+        observation_mean=normal(inputs).astype(np.float64) if spec.normalize_observation else None,
+        observation_inverse_std=np.abs(normal(inputs)).astype(np.float64) if spec.normalize_observation else None,
         log_std=normal(spec.action_dim) / 4 if spec.head.kind == "gaussian" else None,
     )
 

@@ -102,7 +102,7 @@ class _Writer:
         if self.layout.observation_mean is not None:
             mean, inverse = (self._vector(s, self.spec.layers[0].in_features)
                              for s in (self.layout.observation_mean, self.layout.observation_inverse_std))  # fmt: skip
-            arrays += [self._array("float", "mean", mean), self._array("float", "inverse_std", inverse)]
+            arrays += [self._array("double", "mean", mean), self._array("double", "inverse_std", inverse)]
             steps.append(_normalize(self.spec))
             x = "x"
         for index, (layer, part) in enumerate(zip(self.spec.layers, self.layout.layers, strict=True)):
@@ -198,7 +198,7 @@ class _Writer:
         self.constant_bytes += values.nbytes
         flat = values.reshape(-1).tolist()
         texts = [float_text(v) for v in flat] if kind == "float" else [str(v) for v in flat]
-        per_line = 8 if kind == "float" else 24
+        per_line = {"float": 8, "double": 4}.get(kind, 24)
         lines = [", ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
         body = ",\n    ".join(lines)
         return f"static const {kind} NAME_{name}[{len(texts)}] = {{\n    {body}}};\n"
@@ -219,7 +219,8 @@ def _float_layer(kind: str) -> str:
 
 def _normalize(spec: PolicySpec) -> str:
     n, clip = spec.layers[0].in_features, spec.observation_clip
-    text = f"    for (i = 0; i < {n}; i++) {{\n        x[i] = (observation[i] - NAME_mean[i]) * NAME_inverse_std[i];\n"
+    text = f"    for (i = 0; i < {n}; i++) {{\n"
+    text += "        x[i] = (float)(((double)observation[i] - NAME_mean[i]) * NAME_inverse_std[i]);\n"
     if np.isfinite(clip):
         bound = float_text(float(np.float32(clip)))
         text += f"        if (x[i] < -{bound}) x[i] = -{bound};\n        if (x[i] > {bound}) x[i] = {bound};\n"

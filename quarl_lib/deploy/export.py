@@ -19,6 +19,7 @@ from quarl_lib.inference.pack import check_precision, pack
 
 TARGETS = ("onnx", "c", "policy")
 ROUNDS, CALLS = 7, 300
+MOST_DEVIATIONS = 50.0  # between zero and a mean: observations in float32 then err by 3e-6 deviations
 
 
 def export(
@@ -49,6 +50,8 @@ def export(
     source = read_source(model_or_path, vec_normalize=vec_normalize, env_id=env_id)
     if not source.agent.env_id:
         raise ValueError("env_id is missing: parity is measured in the policy's environment; name it")
+    if to != "policy":
+        _check_float32(source)
     policy = QuantizedPolicy.of_source(source, precision)
     candidate = {"onnx": _onnx, "c": _c, "policy": _policy}[to](policy, source, output)
     original = parity.play_original(source.agent)
@@ -63,6 +66,21 @@ def export(
     files[output.with_name(f"{output.name}.json")] = json.dumps(policy.card, indent=1).encode() + b"\n"
     _write_all(files)
     return policy.card
+
+
+def _check_float32(source: Source) -> None:
+    """Raise ValueError where float32, in which these files take observations, loses what a deviation tells."""
+    statistics, space = source.agent.normalization, source.agent.observation_space
+    if statistics is None or space.dtype in (np.float32, np.float16) or np.dtype(space.dtype or float).itemsize < 3:
+        return  # the environment's own observations are no finer
+    steps = np.abs(statistics.mean) / statistics.std
+    worst = int(steps.argmax())
+    if steps.flat[worst] > MOST_DEVIATIONS:
+        raise ValueError(
+            f"{source.agent.name}: feature {worst} has a mean of {statistics.mean.flat[worst]:.3g} and a deviation of "
+            f"{statistics.std.flat[worst]:.3g}: the file would take observations in float32, which is too coarse for "
+            f"that; export it as a policy"
+        )
 
 
 class ExportedFile:

@@ -42,8 +42,9 @@ class IntegerGraph:
         if layout.observation_mean is not None and layout.observation_inverse_std is not None:
             n, clip = spec.layers[0].in_features, np.float32(spec.observation_clip)
             mean = self.constant("mean", _vector(layout.observation_mean, data, n))
-            x = self.node("Mul", self.node("Sub", x, mean),
-                          self.constant("inverse_std", _vector(layout.observation_inverse_std, data, n)))  # fmt: skip
+            inverse_std = self.constant("inverse_std", _vector(layout.observation_inverse_std, data, n))
+            x = self.node("Mul", self.node("Sub", self.node("Cast", x, to=TensorProto.DOUBLE), mean), inverse_std)
+            x = self.node("Cast", x, to=TensorProto.FLOAT)
             if np.isfinite(clip):
                 x = self.node("Clip", x, self.constant("clip_low", -clip), self.constant("clip_high", clip))
         for index, (layer, part) in enumerate(zip(spec.layers, layout.layers, strict=True)):

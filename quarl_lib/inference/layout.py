@@ -1,8 +1,9 @@
 """Where everything lies in a packed buffer: the one definition that pack, engines and C kernels share.
 
     header   64 bytes, then 64 bytes per layer (convolutions first); little-endian, see HEADER and RECORD
-    payload  sections, each at a multiple of 64 bytes: the observation's mean and inverse std, log std, then per layer
-             weights, scales, row sums, residuals, bias, LayerNorm's scale and offset; absent ones take no space
+    payload  sections, each at a multiple of 64 bytes: the observation's mean and inverse std (float64), log std, then
+             per layer weights, scales, row sums, residuals, bias, LayerNorm's scale and offset; absent ones take no
+             space
 
 A layer's rows (outputs) are padded to 16 and cut into panels of 64 (w8u8: 256); its columns (inputs) are padded to the
 kernel's step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it
@@ -42,7 +43,7 @@ import numpy as np
 from quarl_lib.inference.spec import ACTIVATIONS, PRECISIONS, PolicySpec
 
 MAGIC = b"QUARLPK\0"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PANEL, TALL_PANEL, BLOCK, GROUP, ALIGN = 64, 256, 16, 128, 64
 # magic, layout version, precision, spec fingerprint, total bytes, weights version, layers, header bytes,
 # payload checksum, header checksum (of the header with this field 0)
@@ -143,8 +144,8 @@ def layout_of(spec: PolicySpec, precision: str) -> Layout:
     header_bytes = HEADER.size + RECORD.size * num_layers
     cursor = _Cursor(header_bytes)
     inputs = round_up(spec.layers[0].in_features, BLOCK)
-    mean = cursor.take("<f4", inputs) if spec.normalize_observation else None
-    inverse_std = cursor.take("<f4", inputs) if spec.normalize_observation else None
+    mean = cursor.take("<f8", inputs) if spec.normalize_observation else None
+    inverse_std = cursor.take("<f8", inputs) if spec.normalize_observation else None
     log_std = cursor.take("<f4", round_up(spec.action_dim, BLOCK)) if spec.head.kind == "gaussian" else None
     shapes = [(c.out_channels, c.in_channels * c.kernel**2, c.activation, False) for c in spec.conv]
     shapes += [(i.out_features, i.in_features, i.activation, i.layer_norm) for i in spec.layers]

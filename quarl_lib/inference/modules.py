@@ -49,9 +49,9 @@ def spec_from_module(
     weights = Weights(
         layers=all_arrays[len(convs) :],
         conv=all_arrays[: len(convs)],
-        observation_mean=_optional(observation_mean),
-        observation_inverse_std=_optional(observation_inverse_std),
-        log_std=_optional(log_std),
+        observation_mean=None if observation_mean is None else np.array(observation_mean, np.float64),
+        observation_inverse_std=None if observation_mean is None else np.array(observation_inverse_std, np.float64),
+        log_std=None if log_std is None else _float32(np.asarray(log_std)),
     )
     weights.check(spec)
     return spec, weights
@@ -114,7 +114,3 @@ def _float32(array: Tensor | np.ndarray) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         array = array.detach().cpu().numpy()
     return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def _optional(array: np.ndarray | None) -> np.ndarray | None:
-    return None if array is None else _float32(np.asarray(array))

@@ -12,6 +12,7 @@ import numpy as np
 WEIGHT_BITS = {"fp32": 32, "fp16": 16, "int8": 8, "int8a16": 8, "int4": 4, "int4g128": 4, "int2": 2}
 PRECISIONS = tuple(WEIGHT_BITS)
 ACTIVATIONS = ("identity", "relu", "tanh", "elu", "silu")
+STATISTICS = ("observation_mean", "observation_inverse_std")
 HEADS = ("none", "tanh", "clip", "argmax", "categorical", "gaussian")
 MAX_FEATURES = 65536  # int32 sums of 8-bit products cannot overflow below this width
 
@@ -96,7 +97,7 @@ class PolicySpec:
 
     `conv` and `image_shape` (channels, height, width) describe a convolutional front end over uint8 images, which
     are divided by 255; the first linear layer then takes the flattened features. `normalize_observation` stands for
-    (observation - mean) * inverse_std, clipped to +-`observation_clip`; mean and inverse_std are weights.
+    (observation - mean) * inverse_std in float64, clipped to +-`observation_clip`; mean and inverse_std are weights.
     """
 
     layers: tuple[Layer, ...]
@@ -176,7 +177,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """All numbers that training changes; `check` holds them against a spec."""
+    """All numbers that training changes; `check` holds them against a spec. The observation's are float64."""
 
     layers: tuple[LayerWeights, ...]
     conv: tuple[LayerWeights, ...] = ()
@@ -187,8 +188,10 @@ class Weights:
     def check(self, spec: PolicySpec, *, finite: bool = True) -> None:
         """Raise ValueError where an array is missing, has another shape or dtype than `spec` says, or is not finite."""
         for name, array, shape in self.named_arrays(spec):
-            if not isinstance(array, np.ndarray) or array.dtype != np.float32:
-                raise ValueError(f"{name} is {getattr(array, 'dtype', type(array).__name__)}: give a float32 array")
+            dtype = np.float64 if name in STATISTICS else np.float32
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                found = getattr(array, "dtype", type(array).__name__)
+                raise ValueError(f"{name} is {found}: give a {np.dtype(dtype)} array")
             if array.shape != shape:
                 raise ValueError(f"{name} has shape {array.shape}: the spec says {shape}")
             if finite and not np.isfinite(array).all():

@@ -18,8 +18,6 @@ from quarl_lib.sb3.episodes import evaluate
 from quarl_lib.sb3.flat import Pieces, channels_last, is_image
 from quarl_lib.sb3.policy import ActingPolicy
 
-MOST_DEVIATIONS = 50.0  # between zero and a mean: float32 then errs by 3e-6 deviations
-
 
 def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
     """Return the spec and weights of an agent that takes the environment's own observations, normalisation included.
@@ -50,8 +48,6 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
             raise ValueError(f"{agent.name}: linear layers over images, engines take convolutions there")
         image_shape = (shape[0], shape[1], shape[2])
     policy, statistics = agent.policy, agent.normalization
-    if statistics is not None:
-        _check_float32(agent.name, statistics)
     return spec_from_module(
         nn.Sequential(policy.latent, policy.head),
         _head(policy),
@@ -60,17 +56,6 @@ def agent_spec(agent: Agent) -> tuple[PolicySpec, Weights]:
         observation_inverse_std=None if statistics is None else 1.0 / statistics.std,
         observation_clip=float("inf") if statistics is None else _one_clip(agent.name, statistics),
     )
-
-
-def _check_float32(name: str, statistics: Normalization) -> None:
-    """Raise ValueError where float32 observations and means, in which engines subtract, lose what a deviation tells."""
-    steps = np.abs(statistics.mean) / statistics.std
-    worst = int(steps.argmax())
-    if steps.flat[worst] > MOST_DEVIATIONS:
-        raise ValueError(
-            f"{name}: feature {worst} has a mean of {statistics.mean.flat[worst]:.3g} and a deviation of "
-            f"{statistics.std.flat[worst]:.3g}: engines subtract in float32, which is too coarse for that"
-        )
 
 
 def _one_clip(name: str, statistics: Normalization) -> float:

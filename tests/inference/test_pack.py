@@ -230,7 +230,7 @@ def test_a_packer_follows_its_arrays_and_gives_the_bytes_of_pack(precision):
         weight = rng.standard_normal((layer.in_features, layer.out_features), dtype=np.float32).T  # not in one piece
         norms = [np.ones(layer.out_features, np.float32)] * 2 if layer.layer_norm else [None, None]
         arrays.append(LayerWeights(weight, rng.standard_normal(layer.out_features, dtype=np.float32), *norms))
-    five, three = np.ones(5, np.float32), np.zeros(3, np.float32)
+    five, three = np.ones(5), np.zeros(3, np.float32)
     weights = Weights(tuple(arrays), observation_mean=five, observation_inverse_std=five.copy(), log_std=three)
     packer = Packer(spec, weights, precision)
     for version in range(3):

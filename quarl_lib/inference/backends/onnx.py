@@ -29,7 +29,7 @@ def export(
     if reason:
         raise ValueError(f"precision is {precision!r}: {reason}; choose one of {', '.join(SUPPORTED)}")
     code_max = code_max or weight_code_max()
-    return build(spec, weights, precision, code_max=code_max, ranges=ranges).SerializeToString()
+    return build(spec, weights, precision, code_max=code_max, ranges=ranges, doubles=True).SerializeToString()
 
 
 def weight_code_max() -> int:
@@ -77,6 +77,8 @@ class OnnxEngine(FrameworkEngine):
         self._weights = weights if self.spec.conv and self.precision == "int8" else None
 
     def _outputs(self, batch: np.ndarray) -> np.ndarray:
+        if self.spec.normalize_observation:
+            batch = batch.astype(np.float64, copy=False)
         return self._session.run([OUTPUT], {INPUT: batch})[0]
 
 

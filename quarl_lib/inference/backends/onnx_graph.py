@@ -27,13 +27,15 @@ def build(
     code_max: int = 63,
     ranges: Sequence[Range] | None = None,
     taps: bool = False,
+    doubles: bool = False,
 ) -> ModelProto:
     """Return the model of a policy, its head included where that is tanh or clip: [n, ...] -> [n, action_dim].
 
     precision: fp32; int8: linear layers quantize their input per call, weights per output channel to +-`code_max`
     (63 where 8-bit products are summed in int16 and would saturate, else 127); int4g128: hidden layers in groups.
     ranges: the (low, high) of every layer's input, which makes int8 static (quantize-dequantize nodes), and is how
-    convolutions get quantized. taps: add every layer's input to the outputs, for calibration.
+    convolutions get quantized. taps: add every layer's input to the outputs, for calibration. doubles: take
+    observations in double where they are normalised.
 
     Raises:
         ValueError: another precision.
@@ -56,6 +58,7 @@ def build(
         name = graph.linear(index, layer, arrays, name, hidden=0 < index < len(spec.conv) + len(spec.layers) - 1)
     graph.node("Identity", [graph.bounded(name, spec)], output=OUTPUT)
     kind = TensorProto.UINT8 if spec.conv else TensorProto.FLOAT
+    kind = TensorProto.DOUBLE if doubles and spec.normalize_observation else kind
     inputs = [helper.make_tensor_value_info(INPUT, kind, ["n", *spec.observation_shape])]
     outputs = [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", spec.action_dim])]
     outputs += [helper.make_tensor_value_info(tap, TensorProto.FLOAT, None) for tap in graph.taps * taps]
@@ -83,8 +86,10 @@ class _Graph:
         return name
 
     def normalize(self, name: str, weights: Weights, clip: float) -> str:
-        centred = self.node("Sub", [name, self.constant("mean", weights.observation_mean)])
+        exact = self.node("Cast", [name], to=TensorProto.DOUBLE)
+        centred = self.node("Sub", [exact, self.constant("mean", weights.observation_mean)])
         scaled = self.node("Mul", [centred, self.constant("inverse_std", weights.observation_inverse_std)])
+        scaled = self.node("Cast", [scaled], to=TensorProto.FLOAT)
         if np.isinf(clip):
             return scaled
         low, high = self.constant("clip_low", np.float32(-clip)), self.constant("clip_high", np.float32(clip))

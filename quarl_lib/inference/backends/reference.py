@@ -66,7 +66,8 @@ class NumpyEngine:
         """Return the last layer's outputs [n, action_dim] for observations [n, obs_dim]."""
         if self._mean is not None and self._inverse_std is not None:
             clip = np.float32(self.spec.observation_clip)
-            x = np.clip((x - self._mean) * self._inverse_std, -clip, clip)
+            with np.errstate(over="ignore"):
+                x = np.clip(((x - self._mean) * self._inverse_std).astype(np.float32), -clip, clip)
         for i in range(len(self.spec.layers)):
             x = np.stack([self.run_layer(i, row)[2] for row in x])
         for row in x:

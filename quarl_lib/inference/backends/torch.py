@@ -24,7 +24,7 @@ QUANTIZED_ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
 
 class _Normalize(nn.Module):
-    """Normalise an observation: (x - mean) * inverse_std, clipped."""
+    """Normalise an observation: (x - mean) * inverse_std in double, clipped."""
 
     mean: torch.Tensor
     inverse_std: torch.Tensor
@@ -37,7 +37,7 @@ class _Normalize(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normalised batch."""
-        return ((x - self.mean) * self.inverse_std).clamp(-self.clip, self.clip)
+        return ((x - self.mean) * self.inverse_std).float().clamp(-self.clip, self.clip)
 
 
 class _Pixels(nn.Module):
@@ -76,7 +76,10 @@ def module_from_spec(spec: PolicySpec, weights: Weights) -> nn.Sequential:
     """Return the policy as a torch module in eval mode, weights copied, with its head where that is tanh or clip."""
     parts: list[nn.Module] = []
     if spec.normalize_observation:
-        mean, inverse_std = _tensor(weights.observation_mean), _tensor(weights.observation_inverse_std)
+        mean, inverse_std = (
+            torch.from_numpy(np.array(array, np.float64))
+            for array in (weights.observation_mean, weights.observation_inverse_std)
+        )
         parts.append(_Normalize(mean, inverse_std, spec.observation_clip))
     if spec.conv:
         parts.append(_Pixels())

@@ -21,14 +21,16 @@ PyObject *engine_refuse(const bad_value *bad, int batched) {
 }
 
 /* Run `n` observations, in chunks of the scratch's rows; write floats to `actions` or indices to `indices`. */
-static int act(engine *self, const float *observations, Py_ssize_t n, float *actions, int64_t *indices, bad_value *bad) {
+static int act(engine *self, const Py_buffer *view, Py_ssize_t n, float *actions, int64_t *indices, bad_value *bad) {
     mlp *m = &self->mlp;
-    ptrdiff_t inputs = m->layers[0].cols, outputs = m->layers[m->num_layers - 1].rows;
+    ptrdiff_t row = m->layers[0].cols * view->itemsize, outputs = m->layers[m->num_layers - 1].rows;
+    const char *observations = view->buf;
     for (Py_ssize_t start = 0; start < n; start += m->batch) {
         int rows = n - start < m->batch ? (int)(n - start) : m->batch;
-        for (int i = 0; i < rows; i++)
-            memcpy(row_of(m, m->x, i), observations + (start + i) * inputs, (size_t)inputs * 4);
-        if (!mlp_forward(m, rows, bad)) {
+        int good = 1;
+        for (int i = 0; i < rows && good; i++)
+            good = mlp_observe(m, i, observations + (start + i) * row, view->itemsize == 8, bad);
+        if (!good || !mlp_forward(m, rows, bad)) {
             bad->row += start;
             return 0;
         }
@@ -85,10 +87,10 @@ static PyObject *act_on(engine *self, const Py_buffer *observation) {
     self->busy = 1;
     if (self->num_bytes * n >= RELEASE_GIL_FROM) { /* below, handing the lock over would cost more than the run */
         Py_BEGIN_ALLOW_THREADS;
-        good = act(self, observation->buf, n, actions, indices, &bad);
+        good = act(self, observation, n, actions, indices, &bad);
         Py_END_ALLOW_THREADS;
     } else {
-        good = act(self, observation->buf, n, actions, indices, &bad);
+        good = act(self, observation, n, actions, indices, &bad);
     }
     self->busy = 0;
     if (view.obj) PyBuffer_Release(&view);
@@ -99,10 +101,11 @@ static PyObject *act_on(engine *self, const Py_buffer *observation) {
     return output ? output : PyLong_FromLongLong(index);
 }
 
-/* Tell whether a buffer is a float32 observation or a batch of them as the policy wants it. */
+/* Tell whether a buffer is an observation or a batch of them as the policy wants it: float32, or doubles to normalise. */
 static int fits(const engine *self, const Py_buffer *view) {
     Py_ssize_t inputs = self->mlp.layers[0].cols;
-    return view->format && view->format[0] == 'f' && !view->format[1] && (uintptr_t)view->buf % 4 == 0 &&
+    char type = view->format && !view->format[1] ? view->format[0] : 0;
+    return (type == 'f' || (type == 'd' && self->mlp.mean)) && (uintptr_t)view->buf % view->itemsize == 0 &&
            (view->ndim == 1 || (view->ndim == 2 && view->shape[0] > 0)) && view->shape[view->ndim - 1] == inputs;
 }
 

@@ -163,9 +163,10 @@ static void activate(float *restrict y, ptrdiff_t n, enum activation activation)
         for (ptrdiff_t i = 0; i < n; i++) y[i] = y[i] / (1.0f + exp_f32(-y[i]));
 }
 
-static void normalize(float *restrict x, ptrdiff_t n, const float *restrict mean, const float *restrict inverse_std,
+static void normalize(float *restrict x, ptrdiff_t n, const double *restrict mean, const double *restrict inverse_std,
                       float clip) {
-    for (ptrdiff_t i = 0; i < n; i++) x[i] = at_most(at_least((x[i] - mean[i]) * inverse_std[i], -clip), clip);
+    for (ptrdiff_t i = 0; i < n; i++)
+        x[i] = at_most(at_least((float)(((double)x[i] - mean[i]) * inverse_std[i]), -clip), clip);
 }
 
 /* ---- whole buffers ---- */

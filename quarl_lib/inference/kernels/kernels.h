@@ -97,8 +97,8 @@ typedef struct {
                         float activation_scale, ptrdiff_t n, float *y);
     void (*layer_norm)(float *y, ptrdiff_t n, const float *scale, const float *offset, double eps);
     void (*activate)(float *y, ptrdiff_t n, enum activation activation);
-    /* x = clip((x - mean) * inverse_std) */
-    void (*normalize)(float *x, ptrdiff_t n, const float *mean, const float *inverse_std, float clip);
+    /* x = clip((x - mean) * inverse_std), in double up to the clip */
+    void (*normalize)(float *x, ptrdiff_t n, const double *mean, const double *inverse_std, float clip);
 
     /* Quantize `rows` rows of one panel (row-major floats) into tiles; scratch holds 17 rows of codes.
      * Return the flat index of the first weight that is not finite (or too large for float16), -1 if there is none. */

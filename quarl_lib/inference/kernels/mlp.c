@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "mlp.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,15 +200,30 @@ int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad) {
     return 1;
 }
 
-int mlp_forward(mlp *m, int n, bad_value *bad) {
-    const layer *first = m->layers, *last = m->layers + m->num_layers - 1;
-    for (int i = 0; i < n; i++) {
-        float *x = row_of(m, m->x, i);
-        if (m->kernels->absmax_bits(x, first->cols) > FINITE_BITS) return mlp_not_finite(x, first->cols, bad, 0, i);
-        if (m->mean)
-            m->kernels->normalize(x, first->cols, (const float *)(m->data + m->mean),
-                                  (const float *)(m->data + m->inverse_std), m->clip);
+int mlp_observe(mlp *m, int i, const void *observation, int wide, bad_value *bad) {
+    float *x = row_of(m, m->x, i);
+    ptrdiff_t n = m->layers[0].cols;
+    const double *mean = (const double *)(m->data + m->mean), *inverse_std = (const double *)(m->data + m->inverse_std);
+    if (wide) {
+        const double *exact = observation;
+        for (ptrdiff_t j = 0; j < n; j++) {
+            if (!(fabs(exact[j]) <= DBL_MAX)) {
+                *bad = (bad_value){0, i, j, (float)exact[j]};
+                return 0;
+            }
+            float value = (float)((exact[j] - mean[j]) * inverse_std[j]);
+            x[j] = value < -m->clip ? -m->clip : value > m->clip ? m->clip : value;
+        }
+        return 1;
     }
+    memcpy(x, observation, (size_t)n * 4);
+    if (m->kernels->absmax_bits(x, n) > FINITE_BITS) return mlp_not_finite(x, n, bad, 0, i);
+    if (m->mean) m->kernels->normalize(x, n, mean, inverse_std, m->clip);
+    return 1;
+}
+
+int mlp_forward(mlp *m, int n, bad_value *bad) {
+    const layer *last = m->layers + m->num_layers - 1;
     m->absmax_known = 0;
     for (int j = 0; j < m->num_layers; j++) {
         enum kind kind = m->layers[j].kind;

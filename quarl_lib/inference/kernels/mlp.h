@@ -54,7 +54,9 @@ typedef struct {
 
 int mlp_reserve(mlp *m, int batch); /* grow scratch to `batch` rows; 0 if memory ran out */
 void mlp_free(mlp *m);
-/* Run `n` <= m->batch observations already in m->x; outputs are in m->y. Return 0 and fill `bad` on a bad value. */
+/* Put an observation, normalised where the policy does, into row `i` of m->x; doubles (`wide`) only where it does. */
+int mlp_observe(mlp *m, int i, const void *observation, int wide, bad_value *bad);
+/* Run the `n` <= m->batch rows in m->x; outputs are in m->y. Return 0 and fill `bad` on a bad value, as above. */
 int mlp_forward(mlp *m, int n, bad_value *bad);
 /* Run an integer layer for a batch; the same bits as mlp_layer. */
 int mlp_batch_layer(mlp *m, int index, int n, bad_value *bad);
