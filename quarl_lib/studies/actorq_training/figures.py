@@ -125,11 +125,6 @@ def lone_actor_panels(speed: pd.DataFrame) -> Figure:
         ax.text(0.5, 0.5, "left out: throughput_rounds is 0", ha="center", va="center")
         return figure
     tasks = list(dict.fromkeys(speed.task))
-    if not tasks:
-        figure, ax = plt.subplots(figsize=(7.5, 1.0))
-        ax.set_axis_off()
-        ax.text(0.5, 0.5, "left out (throughput_rounds is 0)", ha="center", va="center")
-        return figure
     figure, axes = plt.subplots(len(tasks), 1, figsize=(7.5, 1.0 + 0.5 * len(speed)), squeeze=False,
                                 height_ratios=[int((speed.task == task).sum()) for task in tasks])  # fmt: skip
     for task, ax in zip(tasks, axes[:, 0], strict=True):

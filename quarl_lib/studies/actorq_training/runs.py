@@ -19,7 +19,7 @@ RECORDS = {
 }  # fmt: skip
 WINDOW = 10  # episodes of the paper's running mean
 PAPER_SHARE = 0.95  # the paper measures to 95 % of the best fp32 return
-AGES = ("weights_age_steps", "weights_age_s", "changed_share")
+AGES = ("weights_version", "weights_age_steps", "weights_age_s", "changed_share")
 RUN_KEYS = ["task", "algorithm", "precision", "seed"]
 
 
@@ -176,15 +176,19 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
 
 
 def ages(run: pd.DataFrame) -> dict[str, float]:
-    """Return the median age of the weights that actors ran, in steps of all actors and seconds, and what changed.
+    """Return the newest version of the weights that an actor ran, their median age, and what changed between versions.
 
-    `changed_share` is the median share of weight codes that differ between two publications. NaN where nothing was
-    noted, as in a run that ended within half a second.
+    Ages are in steps of all actors and in seconds; `changed_share` is the median share of weight codes that differ
+    between two publications. NaN where nothing was noted, as in a run that ended within half a second.
     """
+    run = run.reindex(columns=run.columns.union(AGES))
     timing, learner = run[(run.record == "timing") & (run.part == "actor")], run[run.record == "learner"]
-    found = {name: timing[name] for name in ("weights_age_steps", "weights_age_s") if name in timing}
-    found |= {"changed_share": learner.changed_share} if "changed_share" in learner else {}
-    return {name: float(found[name].median()) if name in found else math.nan for name in AGES}
+    return {
+        "weights_version": float(timing.weights_version.max()),
+        "weights_age_steps": float(timing.weights_age_steps.median()),
+        "weights_age_s": float(timing.weights_age_s.median()),
+        "changed_share": float(learner.changed_share.median()),
+    }
 
 
 def stages(table: pd.DataFrame) -> pd.DataFrame:

@@ -84,7 +84,8 @@ def deployed(summary: pd.DataFrame) -> str:
         parts.append(
             f"{row.task} {row.precision}: as deployed, best return {row.best_return_quantized:.4g} (learned: "
             f"{row.best_return:.4g}), threshold reached {when}; actors' weights were {row.weights_age_steps:.0f} steps "
-            f"({row.weights_age_s:.2f} s) old at the median, {row.changed_share:.0%} of their codes new each time."
+            f"({row.weights_age_s:.2f} s) old at the median, {row.changed_share:.0%} of their codes new each time; the "
+            f"last were version {row.weights_version:.0f}."
         )
     return " ".join(parts)
 

@@ -30,7 +30,7 @@ SUMMARY_COLUMNS = (
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
     "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
     "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "best_return_quantized",
-    "seconds_to_threshold_quantized", "weights_age_steps", "weights_age_s", "changed_share",
+    "seconds_to_threshold_quantized", "weights_version", "weights_age_steps", "weights_age_s", "changed_share",
     "paper_return", "paper_seconds", "paper_speedup",
     "paper_co2_ratio",
 )  # fmt: skip
