@@ -162,17 +162,21 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
     """Return which shares of their time learner and actors worked, and an actor's own time per step.
 
     A learner that waits does so in `sample`, an actor in `observe`. Sampling and writing themselves count as waiting:
-    they are not told apart from it, and they are smaller.
+    they are not told apart from it, and they are smaller. NaN for a learner whose run ended before its first step.
     """
-    seconds = timing.groupby(["part", "stage"]).seconds.sum()
+    seconds = {part: timing[timing.part == part].groupby("stage").seconds.sum() for part in ("learner", "actor")}
     learner, actors = seconds["learner"], seconds["actor"]
     steps = timing[(timing.part == "actor") & (timing.stage == "env_step")]["count"].sum()
     working = actors.sum() - actors.get("observe", 0.0)
     return {
-        "learner_busy": 1 - learner.get("sample", 0.0) / learner.sum(),
-        "actor_busy": working / actors.sum(),
-        "actor_us_per_step": 1e6 * working / steps,
+        "learner_busy": _share(learner.sum() - learner.get("sample", 0.0), learner.sum()),
+        "actor_busy": _share(working, actors.sum()),
+        "actor_us_per_step": 1e6 * _share(working, steps),
     }
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else math.nan
 
 
 def ages(run: pd.DataFrame) -> dict[str, float]:

@@ -36,6 +36,9 @@ def bottleneck(summary: pd.DataFrame) -> str:
     """Say which side bound the runs, and what the actors' precision would bring if they were the bound."""
     parts = []
     for row in summary[summary.precision != "fp32"].itertuples():
+        if row.bound_by == "unknown":
+            parts.append(f"{row.task} {row.precision}: the runs ended before the learner's first step.")
+            continue
         said = (
             f"{row.task} {row.precision}: the {row.bound_by} was the bottleneck "
             f"(learner at work {row.learner_busy:.0%} of its time, an actor {row.actor_busy:.0%})"

@@ -242,7 +242,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "time_ratio": faster.estimate,
                 "learner_busy": group.learner_busy.median(),
                 "actor_busy": group.actor_busy.median(),
-                "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
+                "bound_by": _bound_by(group.learner_busy.median(), group.actor_busy.median()),
                 "actor_us_per_step": group.actor_us_per_step.median(),
                 "speedup_if_actor_bound": paired_ratio(
                     everywhere.actor_us_per_step_fp32, everywhere.actor_us_per_step
@@ -254,6 +254,12 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
+
+
+def _bound_by(learner_busy: float, actor_busy: float) -> str:
+    if math.isnan(learner_busy) or math.isnan(actor_busy):
+        return "unknown"
+    return "learner" if learner_busy >= actor_busy else "actor"
 
 
 def _energy_source(runs: pd.DataFrame) -> str:

@@ -58,7 +58,7 @@ def test_what_only_the_callers_process_registered(tmp_path, own):
     gymnasium.register("Elsewhere-v0", actorq_registered.Mine, max_episode_steps=9)
     check(Config(task="gym:Elsewhere-v0", **CONFIG), tmp_path / "class")  # type: ignore[arg-type]
 
-    gymnasium.register("Lambda-v0", lambda: control.gymnasium.make("CartPole-v1"))
+    gymnasium.register("Lambda-v0", lambda: control.gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"registered in this process alone.*import_modules"):
         local.run(Config(task="gym:Lambda-v0", **CONFIG), tmp_path / "lambda")  # type: ignore[arg-type]
     assert not (tmp_path / "lambda").exists()  # refused before anything starts

@@ -351,6 +351,14 @@ def test_finished_cells_are_kept_and_the_others_resumed(tmp_path, monkeypatch, t
     assert [name for name, _ in called[5:]] == names
 
 
+def test_runs_that_ended_before_the_learners_first_step(table):
+    summary = study.summarize(table[table.get("part") != "learner"])
+    assert summary.learner_busy.isna().all()
+    assert set(summary.bound_by) == {"unknown"}
+    assert "int8: the runs ended before the learner's first step." in sentences.bottleneck(summary)
+    figures.busy_panels(summary)
+
+
 def test_nothing_reached_is_said_and_drawn(table):
     summary = study.summarize(table.assign(threshold=table.threshold * 2))
     assert summary.seeds_reached.tolist() == [0, 0]
