@@ -149,6 +149,24 @@ def test_durations_are_read(text, number):
     assert cli.seconds(text) == number
 
 
+@pytest.mark.parametrize(
+    ("words", "silence_s"),
+    [([], 1800.0), (["--preset", "paper"], None), (["--silence", "5s"], 5.0), (["--silence", "0"], None)],
+)
+def test_a_run_may_say_nothing_for_half_an_hour_or_as_long_as_told(project, monkeypatch, words, silence_s):
+    from quarl_lib.suite import runner
+
+    asked = []
+
+    def run(tasks, how, *rest):
+        asked.append(how.silence_s)
+        return [{"state": "ok"}]
+
+    monkeypatch.setattr(runner, "run", run)
+    assert cli.main(["run", "dice", *words]) == 0
+    assert asked == [silence_s]
+
+
 def test_plain_papermill_runs_a_notebook_with_a_preset_file(project, tmp_path):
     notebook, params = project / "notebooks" / "01_dice.ipynb", project / "params" / "smoke" / "dice.yaml"
     call = [sys.executable, "-m", "papermill", str(notebook), str(tmp_path / "out.ipynb"), "-f", str(params), "-k",

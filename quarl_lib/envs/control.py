@@ -73,8 +73,9 @@ def is_discrete(task: str) -> bool:
     """Say whether a task's actions are counted (True) or a vector (False).
 
     Raises:
-        ValueError: they are neither.
+        ValueError: they are neither, or there is no such task.
     """
+    check_task(task)
     suite, _, name = task.partition(":")
     return suite == "gym" and registry.kind_of_actions(name) == "discrete"
 

@@ -60,4 +60,8 @@ def make_exploration(config: Config, spec: EnvironmentSpec, actor_id: int, rng: 
     if config.algorithm == "d4pg":
         return GaussianNoise(sigma_of(actor_id, config.n_actors, config.sigma_max), rng)
     epsilon = epsilon_of(actor_id, config.n_actors, config.epsilon_min, config.epsilon_max)
-    return EpsilonGreedy(epsilon, spec.actions.num_values, rng)
+    explore = EpsilonGreedy(epsilon, spec.actions.num_values, rng)
+    if config.adder != "acme":
+        return explore
+    counted = spec.actions.dtype.type  # Acme's adder writes what the spec says, an int32
+    return lambda action: counted(explore(action))

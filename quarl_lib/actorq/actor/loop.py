@@ -178,12 +178,6 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
         tick()
         return action
 
-    if not flat and isinstance(environment_spec.actions, specs.DiscreteArray):
-        counted = explore  # Acme's adder writes what the spec says, an int32
-
-        def explore(action: Any) -> Any:
-            return np.int32(counted(action))
-
     if not flat and isinstance(environment_spec.observations, dict):
         flatten = control.Flattener(environment_spec.observations)
 

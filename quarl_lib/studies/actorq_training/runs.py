@@ -19,7 +19,7 @@ RECORDS = {
 }  # fmt: skip
 WINDOW = 10  # episodes of the paper's running mean
 PAPER_SHARE = 0.95  # the paper measures to 95 % of the best fp32 return
-AGES = ("weights_age_steps", "weights_age_s", "changed_share")
+AGES = ("weights_version", "weights_age_steps", "weights_age_s", "changed_share")
 RUN_KEYS = ["task", "algorithm", "precision", "seed"]
 
 
@@ -162,29 +162,37 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
     """Return which shares of their time learner and actors worked, and an actor's own time per step.
 
     A learner that waits does so in `sample`, an actor in `observe`. Sampling and writing themselves count as waiting:
-    they are not told apart from it, and they are smaller.
+    they are not told apart from it, and they are smaller. NaN for a learner whose run ended before its first step.
     """
-    seconds = timing.groupby(["part", "stage"]).seconds.sum()
+    seconds = {part: timing[timing.part == part].groupby("stage").seconds.sum() for part in ("learner", "actor")}
     learner, actors = seconds["learner"], seconds["actor"]
     steps = timing[(timing.part == "actor") & (timing.stage == "env_step")]["count"].sum()
     working = actors.sum() - actors.get("observe", 0.0)
     return {
-        "learner_busy": 1 - learner.get("sample", 0.0) / learner.sum(),
-        "actor_busy": working / actors.sum(),
-        "actor_us_per_step": 1e6 * working / steps,
+        "learner_busy": _share(learner.sum() - learner.get("sample", 0.0), learner.sum()),
+        "actor_busy": _share(working, actors.sum()),
+        "actor_us_per_step": 1e6 * _share(working, steps),
     }
 
 
-def ages(run: pd.DataFrame) -> dict[str, float]:
-    """Return the median age of the weights that actors ran, in steps of all actors and seconds, and what changed.
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else math.nan
 
-    `changed_share` is the median share of weight codes that differ between two publications. NaN where nothing was
-    noted, as in a run that ended within half a second.
+
+def ages(run: pd.DataFrame) -> dict[str, float]:
+    """Return the newest version of the weights that an actor ran, their median age, and what changed between versions.
+
+    Ages are in steps of all actors and in seconds; `changed_share` is the median share of weight codes that differ
+    between two publications. NaN where nothing was noted, as in a run that ended within half a second.
     """
+    run = run.reindex(columns=run.columns.union(AGES))
     timing, learner = run[(run.record == "timing") & (run.part == "actor")], run[run.record == "learner"]
-    found = {name: timing[name] for name in ("weights_age_steps", "weights_age_s") if name in timing}
-    found |= {"changed_share": learner.changed_share} if "changed_share" in learner else {}
-    return {name: float(found[name].median()) if name in found else math.nan for name in AGES}
+    return {
+        "weights_version": float(timing.weights_version.max()),
+        "weights_age_steps": float(timing.weights_age_steps.median()),
+        "weights_age_s": float(timing.weights_age_s.median()),
+        "changed_share": float(learner.changed_share.median()),
+    }
 
 
 def stages(table: pd.DataFrame) -> pd.DataFrame:

@@ -36,6 +36,9 @@ def bottleneck(summary: pd.DataFrame) -> str:
     """Say which side bound the runs, and what the actors' precision would bring if they were the bound."""
     parts = []
     for row in summary[summary.precision != "fp32"].itertuples():
+        if row.bound_by == "unknown":
+            parts.append(f"{row.task} {row.precision}: the runs ended before the learner's first step.")
+            continue
         said = (
             f"{row.task} {row.precision}: the {row.bound_by} was the bottleneck "
             f"(learner at work {row.learner_busy:.0%} of its time, an actor {row.actor_busy:.0%})"
@@ -105,7 +108,8 @@ def deployed(summary: pd.DataFrame) -> str:
         parts.append(
             f"{row.task} {row.precision}: as deployed, best return {row.best_return_quantized:.4g} (learned: "
             f"{row.best_return:.4g}), threshold reached {when}; actors' weights were {row.weights_age_steps:.0f} steps "
-            f"({row.weights_age_s:.2f} s) old at the median, {row.changed_share:.0%} of their codes new each time."
+            f"({row.weights_age_s:.2f} s) old at the median, {row.changed_share:.0%} of their codes new each time; the "
+            f"last were version {row.weights_version:.0f}."
         )
     return " ".join(parts)
 

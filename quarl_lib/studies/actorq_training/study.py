@@ -31,7 +31,7 @@ SUMMARY_COLUMNS = (
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
     "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
     "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "best_return_quantized",
-    "seconds_to_threshold_quantized", "weights_age_steps", "weights_age_s", "changed_share",
+    "seconds_to_threshold_quantized", "weights_version", "weights_age_steps", "weights_age_s", "changed_share",
     "paper_return", "paper_seconds", "paper_speedup",
     "paper_co2_ratio",
     "peer", "peer_seconds", "over_peer", "over_peer_low", "over_peer_high", "over_peer_is",
@@ -253,7 +253,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "time_ratio": faster.estimate,
                 "learner_busy": group.learner_busy.median(),
                 "actor_busy": group.actor_busy.median(),
-                "bound_by": "learner" if group.learner_busy.median() >= group.actor_busy.median() else "actor",
+                "bound_by": _bound_by(group.learner_busy.median(), group.actor_busy.median()),
                 "actor_us_per_step": group.actor_us_per_step.median(),
                 "speedup_if_actor_bound": paired_ratio(
                     everywhere.actor_us_per_step_fp32, everywhere.actor_us_per_step
@@ -266,6 +266,12 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS))
+
+
+def _bound_by(learner_busy: float, actor_busy: float) -> str:
+    if math.isnan(learner_busy) or math.isnan(actor_busy):
+        return "unknown"
+    return "learner" if learner_busy >= actor_busy else "actor"
 
 
 def _energy_source(runs: pd.DataFrame) -> str:

@@ -210,3 +210,10 @@ def test_epsilon_is_the_share_of_random_actions():
     actions = np.array([explore(0) for _ in range(4000)])
     assert (actions != 0).mean() == pytest.approx(0.3 * 3 / 4, abs=0.03)
     assert set(actions) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("adder", "dtype"), [("structured", int), ("acme", np.int32)])
+def test_acmes_adder_gets_the_dtype_that_its_table_takes(adder, dtype):
+    spec = specs.make_environment_spec(control.make(CARTPOLE.task, 0))
+    explore = exploration.make_exploration(CARTPOLE.replace(adder=adder), spec, 0, np.random.default_rng(0))
+    assert {type(explore(1)) for _ in range(50)} == {dtype}

@@ -23,7 +23,9 @@ SETUPS = [
     Setup(hidden=SMALL, precision="int8", update_period=30, transport="reverb", design="authors"),
     Setup(hidden=SMALL, precision="fp32", update_period=30, transport="reverb", design="authors"),  # the same table
     Setup(hidden=SMALL, precision="int8", update_period=30, task="gym:CartPole-v0"),
-]
+    Setup(hidden=SMALL, precision="fp32", update_period=30, task="gym:CartPole-v0", transport="reverb",
+          design="authors"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -290,7 +290,8 @@ def test_what_is_deployed_by_hand(table):
     ages = pd.DataFrame(
         [
             {"record": "timing", "part": "actor", "stage": "pull", "seconds": 0.0, "count": 1, "task": BALANCE,
-             "algorithm": "d4pg", "precision": "int8", "seed": seed, "weights_age_steps": 80.0, "weights_age_s": 0.5}
+             "algorithm": "d4pg", "precision": "int8", "seed": seed, "weights_age_steps": 80.0, "weights_age_s": 0.5,
+             "weights_version": 7 + 2 * seed}
             for seed in (0, 1)
         ]
     )  # fmt: skip
@@ -301,7 +302,10 @@ def test_what_is_deployed_by_hand(table):
     assert summary.loc["fp32"].best_return == summary.loc["fp32"].best_return_quantized  # it is the learner's own
     assert summary.loc["fp32"].seconds_to_threshold_quantized == 20
     assert (summary.loc["int8"].weights_age_steps, summary.loc["int8"].weights_age_s) == (80.0, 0.5)
-    assert "80 steps (0.50 s) old" in sentences.deployed(summary.reset_index())
+    assert summary.loc["int8"].weights_version == 8  # the median over seeds of the newest that ran
+    said = sentences.deployed(summary.reset_index())
+    assert "80 steps (0.50 s) old" in said
+    assert "the last were version 8." in said
 
 
 def test_a_study_without_lone_actor_or_episodes_ends(table):
@@ -352,6 +356,14 @@ def test_finished_cells_are_kept_and_the_others_resumed(tmp_path, monkeypatch, t
     assert beside == ["dm_control-cartpole-balance_sb3_sac_seed0", "gym-CartPole-v0_sb3_dqn_seed0"]
     study.run(dataclasses.replace(config, sigma_max=0.5))  # by other options: nothing of it is taken
     assert [name for name, _ in called[5:]] == names
+
+
+def test_runs_that_ended_before_the_learners_first_step(table):
+    summary = study.summarize(table[table.get("part") != "learner"])
+    assert summary.learner_busy.isna().all()
+    assert set(summary.bound_by) == {"unknown"}
+    assert "int8: the runs ended before the learner's first step." in sentences.bottleneck(summary)
+    figures.busy_panels(summary)
 
 
 def test_nothing_reached_is_said_and_drawn(table):
