@@ -218,6 +218,21 @@ def test_killed_runner_leaves_no_process_and_a_true_state(project):
     assert processes.wait_until(lambda: not processes.of_run(directory), 20.0), processes.of_run(directory)
 
 
+def test_runner_and_run_killed_together_leave_no_process_and_no_folder(project, tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    add_study(project, "sleeps", "import subprocess, time\nsubprocess.Popen(['sleep', '987'])\ntime.sleep(600)")
+    killed = start(project, "sleeps", "--preset", "smoke")
+    directory = wait_for_cell(project / "outputs", "sleeps", "import subprocess")
+    assert list(temporary.iterdir())
+    for process in (psutil.Process(killed.pid), *psutil.Process(killed.pid).children()):
+        process.kill()
+    assert processes.wait_until(lambda: not processes.of_run(directory), 20.0), processes.of_run(directory)
+    assert processes.wait_until(lambda: not list(temporary.iterdir()), 20.0), list(temporary.iterdir())
+    assert states.read(directory)["state"] == "interrupted"
+
+
 def test_two_runners_share_an_output_folder(project):
     both = [start(project, "dice", "--preset", "smoke") for _ in range(2)]
     said = [one.communicate(timeout=90)[0] for one in both]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 
-import faulty_environment
 import pytest
 from fault_runs import (
     GRACE_S,
     MOMENTS,
-    SERVER,
     STALL_S,
     Supervised,
     cause,
@@ -52,19 +48,6 @@ CASES = [
     ("hang", "actor", None, r"step\(\) of gym:faulty_environment:Faulty-v0 does not return"),
     ("hang", "evaluator", r"(?s)evaluator hung.*step\(\) of gym:faulty_environment:Faulty-v0 does not return", ""),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def orders(tmp_path_factory):
-    """Start a fork server that knows where orders lie; return that folder."""
-    folder, temporary = tmp_path_factory.mktemp("orders"), tmp_path_factory.mktemp("temporary")
-    os.environ[faulty_environment.ORDERS] = str(folder)
-    before, tempfile.tempdir = tempfile.tempdir, str(temporary)
-    SERVER._stop()
-    local.warm_up()
-    yield folder
-    tempfile.tempdir = before
-    del os.environ[faulty_environment.ORDERS]
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
