@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -179,7 +180,7 @@ def wait_for_cell(directory_of: Path, study: str, text: str) -> Path:
         found[:] = [path.parent for path in cells if text in path.read_text()]
         return bool(found)
 
-    assert processes.wait_until(there, 30.0), "the run did not begin"
+    assert processes.wait_until(there, 60.0), "the run did not begin"
     return found[0]
 
 
@@ -218,10 +219,15 @@ def test_killed_runner_leaves_no_process_and_a_true_state(project):
     assert processes.wait_until(lambda: not processes.of_run(directory), 20.0), processes.of_run(directory)
 
 
-def test_runner_and_run_killed_together_leave_no_process_and_no_folder(project, tmp_path, monkeypatch):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
+@pytest.fixture
+def temporary(monkeypatch):
+    """Give commands a temporary folder of their own, with a name that is short enough for sockets."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_runner_and_run_killed_together_leave_no_process_and_no_folder(project, temporary):
     add_study(project, "sleeps", "import subprocess, time\nsubprocess.Popen(['sleep', '987'])\ntime.sleep(600)")
     killed = start(project, "sleeps", "--preset", "smoke")
     directory = wait_for_cell(project / "outputs", "sleeps", "import subprocess")
