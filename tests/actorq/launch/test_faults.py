@@ -56,7 +56,7 @@ def test_fault(tmp_path, orders, record_property, fault, part, failure, death, m
     delay_s, config = moments(f"{fault} {part}")[moment]
     local.warm_up()
     with Supervised(config, tmp_path) as run:
-        pid_of(tmp_path, part)
+        pid_of(tmp_path, "actor-1" if part == "actor" else part)
         time.sleep(delay_s)
         cause(fault, part, run, orders)
         caused_at, steps = time.monotonic(), run.link.actor_steps()
