@@ -81,3 +81,24 @@ def in_background() -> Iterator[Callable]:
         if thread.is_alive():
             program.link.abort()
         thread.join(70)
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory) -> Iterator[Path]:
+    """Start a fork server, with a temporary folder of its own, that knows where faulty environments find orders."""
+    import tempfile
+
+    import faulty_environment
+    from fault_runs import SERVER
+
+    from quarl_lib.actorq.launch import local
+
+    folder, temporary = tmp_path_factory.mktemp("orders"), tmp_path_factory.mktemp("temporary")
+    os.environ[faulty_environment.ORDERS] = str(folder)
+    before, tempfile.tempdir = tempfile.tempdir, str(temporary)
+    SERVER._stop()
+    local.warm_up()
+    yield folder
+    tempfile.tempdir = before
+    del os.environ[faulty_environment.ORDERS]
+    SERVER._stop()

@@ -135,7 +135,8 @@ def cause(fault: str, part: str, run: Supervised, orders: Path) -> None:
 
 
 def poison(link: Link) -> None:
-    """Put transitions that no environment may pay into the replay."""
+    """Put transitions that no environment may pay into the replay, once the learner samples from it."""
+    wait_until(lambda: link.learner_steps() > 0, 60)
     if link.replay is not None:
         link.replay.rows()[:] = np.nan
         link.replay.rows()[:, 4] = 0  # the action is one
@@ -144,11 +145,16 @@ def poison(link: Link) -> None:
     import tree
 
     client = reverb.Client(link.address())
-    with client.trajectory_writer(1) as writer:
+    bad = tree.map_structure(_not_finite, client.server_info()["replay"].signature)
+
+    def write() -> None:  # waits for ever once the server is gone with the learner
+        writer = client.trajectory_writer(1)
         for _ in range(50):
-            writer.append(tree.map_structure(_not_finite, client.server_info()["replay"].signature))
+            writer.append(bad)
             writer.create_item("replay", 1.0, tree.map_structure(lambda column: column[-1], writer.history))
             writer.flush(40)
+
+    threading.Thread(target=write, daemon=True).start()
 
 
 def _not_finite(spec: Any) -> np.ndarray:

@@ -48,7 +48,7 @@ def execute(directory: Path) -> dict[str, Any]:
 
         def __init__(self, **options: Any) -> None:
             super().__init__(**{**options, "transport": "ipc", "connection_file": f"{sockets}/kernel.json"})
-            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            argv = [sys.executable, "-m", "quarl_lib.suite.kernel", "-f", "{connection_file}"]
             self._kernel_spec = KernelSpec(argv=argv, display_name="Python 3", language="python")
 
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]

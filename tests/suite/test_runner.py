@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -179,7 +180,7 @@ def wait_for_cell(directory_of: Path, study: str, text: str) -> Path:
         found[:] = [path.parent for path in cells if text in path.read_text()]
         return bool(found)
 
-    assert processes.wait_until(there, 30.0), "the run did not begin"
+    assert processes.wait_until(there, 60.0), "the run did not begin"
     return found[0]
 
 
@@ -216,6 +217,26 @@ def test_killed_runner_leaves_no_process_and_a_true_state(project):
     assert states.read(directory)["state"] == "interrupted"
     assert "killed" in states.read(directory)["reason"]
     assert processes.wait_until(lambda: not processes.of_run(directory), 20.0), processes.of_run(directory)
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """Give commands a temporary folder of their own, with a name that is short enough for sockets."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_runner_and_run_killed_together_leave_no_process_and_no_folder(project, temporary):
+    add_study(project, "sleeps", "import subprocess, time\nsubprocess.Popen(['sleep', '987'])\ntime.sleep(600)")
+    killed = start(project, "sleeps", "--preset", "smoke")
+    directory = wait_for_cell(project / "outputs", "sleeps", "import subprocess")
+    assert list(temporary.iterdir())
+    for process in (psutil.Process(killed.pid), *psutil.Process(killed.pid).children()):
+        process.kill()
+    assert processes.wait_until(lambda: not processes.of_run(directory), 20.0), processes.of_run(directory)
+    assert processes.wait_until(lambda: not list(temporary.iterdir()), 20.0), list(temporary.iterdir())
+    assert states.read(directory)["state"] == "interrupted"
 
 
 def test_two_runners_share_an_output_folder(project):

@@ -24,7 +24,7 @@ def resume(directory: Path, saved: Path) -> None:
     """Forget what came after a checkpoint: it is played again, and time must not go back."""
     stood = checkpoint.read_counters(saved)
     for path in (directory / "logs").iterdir():
-        if path.suffix == ".traceback":
+        if path.suffix == ".traceback" or path.name.startswith("stop."):  # it goes on: it neither failed nor stopped
             path.unlink()
         elif path.suffix == ".jsonl":
             lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -13,6 +13,7 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -93,15 +94,8 @@ def checkpoint(address: str) -> Path:
 
 def insert_and_sample_counts(address: str) -> tuple[int, int]:
     """Return how many transitions were inserted and sampled since the server began."""
-    info = _server_info(reverb.Client(address))[REPLAY_TABLE].rate_limiter_info
+    info = _patient_info(reverb.Client(address), lambda: False)[REPLAY_TABLE].rate_limiter_info
     return info.insert_stats.completed, info.sample_stats.completed
-
-
-def _server_info(client: reverb.Client) -> dict:
-    try:
-        return client.server_info(SERVER_TIMEOUT_S)
-    except reverb.DeadlineExceededError as error:
-        raise ServerGone(f"replay server at {client.server_address} does not answer") from error
 
 
 def _never_destroy(writer: object) -> None:
@@ -235,6 +229,7 @@ class WeightsClient:
 
     def __init__(self, address: str, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._client, self._should_stop = reverb.Client(address), should_stop
+        self._thread = ThreadPoolExecutor(1)  # a sampler knows no time-out, and waits for ever on a server that ended
 
     def insert(self, buffer: bytes | memoryview | np.ndarray) -> None:
         """Publish one buffer in place of the one before."""
@@ -248,7 +243,11 @@ class WeightsClient:
     def fetch(self) -> np.ndarray:
         """Return the newest buffer as uint8; waits for the first one."""
         _patient_info(self._client, self._should_stop)
-        return next(self._client.sample(WEIGHTS_TABLE))[0].data[0]
+        sample = self._thread.submit(lambda: next(self._client.sample(WEIGHTS_TABLE)))
+        while not wait([sample], WAIT_MS / 1000).done:
+            if self._should_stop():
+                raise Stopped
+        return sample.result()[0].data[0]
 
 
 def _patient_info(client: reverb.Client, should_stop: Callable[[], bool]) -> dict:

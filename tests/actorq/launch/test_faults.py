@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 
-import faulty_environment
 import pytest
 from fault_runs import (
     GRACE_S,
     MOMENTS,
-    SERVER,
     STALL_S,
     Supervised,
     cause,
@@ -54,26 +50,13 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def orders(tmp_path_factory):
-    """Start a fork server that knows where orders lie; return that folder."""
-    folder, temporary = tmp_path_factory.mktemp("orders"), tmp_path_factory.mktemp("temporary")
-    os.environ[faulty_environment.ORDERS] = str(folder)
-    before, tempfile.tempdir = tempfile.tempdir, str(temporary)
-    SERVER._stop()
-    local.warm_up()
-    yield folder
-    tempfile.tempdir = before
-    del os.environ[faulty_environment.ORDERS]
-
-
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize(("fault", "part", "failure", "death"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
 def test_fault(tmp_path, orders, record_property, fault, part, failure, death, moment):
     delay_s, config = moments(f"{fault} {part}")[moment]
     local.warm_up()
     with Supervised(config, tmp_path) as run:
-        pid_of(tmp_path, part)
+        pid_of(tmp_path, "actor-1" if part == "actor" else part)
         time.sleep(delay_s)
         cause(fault, part, run, orders)
         caused_at, steps = time.monotonic(), run.link.actor_steps()

@@ -90,6 +90,7 @@ def test_rows_of_an_earlier_run_are_forgotten(tmp_path):
 def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path):
     link = build(CARTPOLE, tmp_path).link
     link.log("episodes", [{"wall_time_s": seconds} for seconds in (1.0, 4.0, 9.0)])
+    link.log("stop", [{"reason": "learner ended", "wall_time_s": 3.0}])
     for steps, learner_steps, seconds in ((500, 10, 5.0), (700, 20, 7.0)):
         saved = checkpoint.write(tmp_path, checkpoint.Counters(steps, learner_steps, seconds), {"w": 1}, None)
     whole = (saved / "learner.pt").read_bytes()
@@ -105,6 +106,7 @@ def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path):
     assert [snapshot.wall_time_s for snapshot in waiting_snapshots(tmp_path)] == [4.5]
     assert checkpoint.latest(tmp_path) == checkpoint.folder(tmp_path) / "000000010"
     assert read(tmp_path, "resumed").checkpoint.tolist() == ["000000010"]
+    assert read(tmp_path, "stop").empty  # what goes on has not stopped
     build(CARTPOLE, tmp_path)  # a new run in the same folder: nothing of the old one is left
     assert checkpoint.latest(tmp_path) is None
     assert not waiting_snapshots(tmp_path)

@@ -190,6 +190,15 @@ def test_weights_table_keeps_the_newest(replay, server):
     assert client.fetch().tolist() == [2] * 64
 
 
+def test_waiting_for_weights_ends_when_told(replay, server):
+    address = server(CONFIG).address
+    stop_at = time.monotonic() + 0.6
+    client = replay.WeightsClient(address, lambda: time.monotonic() > stop_at)
+    with pytest.raises(replay.Stopped):
+        client.fetch()  # nobody published, as on a server that was stopped between asking and fetching
+    client.insert(b"12345678")  # lets the sampler, and so the server, end
+
+
 def test_checkpoint_brings_back_what_was_written(replay, server, tmp_path):
     first, steps = episode(10, seed=3)
     running = server(CONFIG, checkpoint_dir=tmp_path / "first")
