@@ -56,9 +56,7 @@ def _profile(config: Config, replay: str) -> CostTable:
     from quarl_lib.actorq.bench import profile
 
     one = options(config, replay, config.samples_per_insert)
-    measured = profile.measure(
-        "this machine", [one.task], one.policy_hidden, ["int8"], one, designs=("packed",), rounds=8
-    )
+    measured = profile.measure("this machine", [one.task], one.policy_hidden, ["int8"], one, designs=("packed",))
     return CostTable(**measured)
 
 
