@@ -23,7 +23,7 @@ from quarl_lib.actorq.launch import program
 from quarl_lib.actorq.launch.costs import OF_A_MESSAGE, OF_AN_ACTOR, OF_THE_LEARNER, SECTIONS
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.timing import StageTimer
-from quarl_lib.envs import control
+from quarl_lib.envs import control, specs
 
 AUTHORS = ("fp32", "fp16", "int8")  # what torch.ao runs
 PERIOD = 30  # steps between two pulls while actors are timed
@@ -47,6 +47,11 @@ class Laps(StageTimer):
         elapsed = super().lap(stage, num_bytes)
         self.laps[stage].append(elapsed)
         return elapsed
+
+
+def algorithm_of(task: str) -> str:
+    """Return the algorithm that suits a task's actions."""
+    return "dqn" if control.is_discrete(task) else "d4pg"
 
 
 def measure(
@@ -106,8 +111,6 @@ def undisturbed(seconds: Sequence[float]) -> list[float]:
 
 def _actor(setup: Setup, steps: int) -> dict[str, list[float]]:
     """Run one actor beside a learner that only publishes, in this process, and return every lap of both."""
-    from acme import specs
-
     from quarl_lib.actorq.actor.loop import run_episode
     from quarl_lib.actorq.replay.choice import make_adder, open_replay
 
@@ -191,15 +194,12 @@ def _sides(setup: Setup, config: Config, link: Link, timer: Laps) -> tuple[Any, 
 
 
 def _exploration_spec(config: Config) -> Any:
-    from acme import specs
-
     return specs.make_environment_spec(control.make(config.task, 0))
 
 
 def _learner(config: Config) -> dict[str, list[float]]:
     """Return every lap of batches and updates, one after the other as in the learner's loop."""
     import torch
-    from acme import specs
 
     from quarl_lib.actorq.learner import loop
     from quarl_lib.actorq.replay.choice import make_adder, open_replay

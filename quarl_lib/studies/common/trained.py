@@ -56,11 +56,14 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
     they are not told apart from it, and they are smaller. A virtual clock tells them apart: its waiting is `wait`.
     """
     seconds = timing.groupby(["part", "stage"]).seconds.sum()
-    learner, actors = seconds["learner"], seconds["actor"]
-    steps = timing[(timing.part == "actor") & (timing.stage == "env_step")]["count"].sum()
+    actors, steps = seconds["actor"], timing[(timing.part == "actor") & (timing.stage == "env_step")]["count"].sum()
     working = actors.sum() - actors.get("wait", actors.get("observe", 0.0))
+    learner_busy = math.nan  # a run that ended before it learned anything
+    if "learner" in set(timing.part):
+        learner = seconds["learner"]
+        learner_busy = 1 - learner.get("wait", learner.get("sample", 0.0)) / learner.sum()
     return {
-        "learner_busy": 1 - learner.get("wait", learner.get("sample", 0.0)) / learner.sum(),
+        "learner_busy": learner_busy,
         "actor_busy": working / actors.sum(),
         "actor_us_per_step": 1e6 * working / steps,
     }

@@ -31,8 +31,8 @@ STAND_IN = {"task": "gym:CartPole-v0", "algorithm": "dqn", "policy_hidden": (8,)
 class Config:
     """What is trained under the virtual clock. Lists beside `tasks` have one value a task."""
 
-    tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "dm_control:walker:stand"])
-    thresholds: list[float] = field(default_factory=lambda: [200.0, 100.0])
+    tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "gym:CartPole-v0"])
+    thresholds: list[float] = field(default_factory=lambda: [200.0, 9.0])
     actor_steps: list[int] = field(default_factory=lambda: [1000, 1000])
     update_periods: list[int] = field(default_factory=lambda: [100, 100])
     precisions: list[str] = field(default_factory=lambda: ["fp32", "int8"])

@@ -74,3 +74,13 @@ def test_bad_tables_are_refused(tmp_path):
     path.write_text("- 1")
     with pytest.raises(ValueError, match="no table of costs"):
         costs.load(path)
+
+
+@pytest.mark.parametrize("name", costs.shipped())
+def test_shipped_tables_have_what_they_name(name):
+    table = costs.load(name)
+    assert set(table.source.values()) <= set(costs.SOURCES)
+    for design, by_precision in table.actor.items():
+        for precision in by_precision:
+            of = table.of(CONFIG.replace(precision=precision), design)
+            assert all(of[stage](RNG, 0) >= 0 for stage in of)
