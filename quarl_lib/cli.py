@@ -108,6 +108,15 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--env-id", help="where the agent's name does not say it")
     command.set_defaults(act=bench)
 
+    command = commands.add_parser("profile", help="what this machine's stages cost: a table for the virtual clock")
+    command.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE.yaml")
+    command.add_argument("--machine", help="its name in the table; default: the host's")
+    command.add_argument("--task", dest="tasks", action="append", metavar="TASK", help="may be repeated")
+    command.add_argument("--hidden", default="2048x2048x2048", help="the actors' policy; default: 2048x2048x2048")
+    command.add_argument("--precision", dest="precisions", action="append", help="may be repeated; fp32, int8, int4")
+    command.add_argument("--batch-size", type=int, default=256, metavar="N", help="the learner's; default: 256")
+    command.set_defaults(act=profile)
+
     command = commands.add_parser("doctor", help="what this machine can do, and what to do where it cannot")
     command.add_argument("--json", action="store_true")
     command.set_defaults(act=doctor)
@@ -260,6 +269,32 @@ def bench(options: argparse.Namespace) -> int:
 
     table = bench.bench(options.agent, rounds=options.rounds, env_id=options.env_id)
     print(describe.bench_table(table))
+    return OK
+
+
+def profile(options: argparse.Namespace) -> int:
+    """Measure what the stages cost and write them as YAML, the authors' recipe too where Reverb is installed."""
+    import platform
+    from importlib.util import find_spec
+
+    import yaml
+
+    from quarl_lib.actorq.bench import profile
+    from quarl_lib.actorq.config import Config
+    from quarl_lib.files import write_text
+
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", options.hidden):
+        raise ValueError(f"--hidden {options.hidden!r}: write layer sizes such as 2048x2048x2048")
+    tasks = options.tasks or ["dm_control:cartpole:balance", "gym:CartPole-v0"]
+    learner = Config(task=tasks[0], algorithm=profile.algorithm_of(tasks[0]), batch_size=options.batch_size)
+    table = profile.measure(
+        options.machine or platform.node(), tasks, tuple(map(int, options.hidden.split("x"))),
+        options.precisions or ["fp32", "int8", "int4"], learner,
+        designs=profile.DESIGNS if find_spec("reverb") else ("packed",),
+        progress=lambda done, total, what: print(f"{done} of {total}: {what}", file=sys.stderr),
+    )  # fmt: skip
+    write_text(options.output, yaml.safe_dump(table, sort_keys=False, default_flow_style=None, width=120))
+    print(options.output)
     return OK
 
 

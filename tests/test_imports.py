@@ -31,8 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "suite": {"extras", "files", "provenance"},
     "reports": {"suite", "files", "provenance"},
     "doctor": {"suite", "inference", "actorq.carbon", "extras", "files", "provenance"},
-    # sb3 and studies: `agents` and `recommend` have their logic there, imported inside functions only.
-    "cli": {"text_table", "suite", "reports", "doctor", "deploy", "sb3", "studies"},
+    # sb3, studies, actorq: `agents`, `recommend`, `profile` have their logic there, imported inside functions only.
+    "cli": {"text_table", "suite", "reports", "doctor", "deploy", "sb3", "studies", "actorq", "files"},
 }
 # Inside ActorQ: each of these knows those before it, and what stands beside it.
 ACTORQ: dict[str, set[str]] = {

@@ -103,6 +103,7 @@ class Config:
     # have a mean return of at least stop_return; infinite: it takes all its actor steps.
     eval_period: int = 2_000
     eval_episodes: int = 5
+    eval_deployed: bool = True  # also as the actors run it
     stop_return: float = math.inf
     stop_evaluations: int = 2
 

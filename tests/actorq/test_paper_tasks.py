@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from paper_settings import paper_options
 
-from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
+from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 
 pytestmark = pytest.mark.slow
 STEPS = 500

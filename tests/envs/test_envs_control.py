@@ -13,7 +13,7 @@ import pytest
 from dm_env import specs, test_utils
 
 from quarl_lib.envs import control
-from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
+from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 
 
 class TestCartpole(test_utils.EnvironmentTestMixin, unittest.TestCase):

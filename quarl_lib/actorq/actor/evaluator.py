@@ -126,7 +126,7 @@ class Player:
     def __init__(self, config: Config, link: Link, spec: PolicySpec) -> None:
         self._config, self._link, self._spec = config, link, spec
         self._engine = make_engine(spec, "fp32", config.backend)
-        alike = config.precision == config.weights_precision == "fp32"
+        alike = config.precision == config.weights_precision == "fp32" or not config.eval_deployed
         self.quantized = None if alike else make_engine(spec, config.precision, config.backend, EVALUATION_SEED)
         self.earlier = read(link.directory, "evaluations")  # of a run that this one resumes
         before = read(link.directory, "evaluator")

@@ -30,6 +30,7 @@ class Setup:
     communication_precision: str = "same"
     transport: str = "shared_memory"
     backend: str = "auto"
+    replay: str = "auto"
 
     def __post_init__(self) -> None:
         if self.design not in DESIGNS:
@@ -54,6 +55,7 @@ class Setup:
             precision=self.precision,
             communication_precision=self.communication_precision,
             transport=self.transport,
+            replay=self.replay,
             backend=self.backend,
             update_period=self.update_period,
             policy_hidden=self.hidden,

@@ -22,13 +22,14 @@ import pandas as pd
 
 from quarl_lib import results
 from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.launch.costs import Cost
 from quarl_lib.actorq.launch.local import TABLES
 from quarl_lib.actorq.launch.program import Part, build
 from quarl_lib.actorq.link import Link, Stopped, read
 from quarl_lib.actorq.timing import StageTimer
 
-Cost = Callable[[np.random.Generator, int], float]
 REPORT_EVERY = 1000  # actor steps between two calls of progress
+WAIT = "wait"
 LONGEST_PAUSE_S = 0.002  # a look costs no time here, and what is seen late would be learned for nothing
 
 
@@ -52,19 +53,40 @@ def run(
     clock = Clock(costs, config.seed)
     program = build(config, Path(directory), evaluated=evaluated, make_link=partial(VirtualLink, clock=clock))
     link, total = program.link, config.actor_steps
-    clock.report = lambda: progress(min(link.actor_steps(), total), total, program.label)
+
+    def report() -> None:
+        link.part = "supervisor"
+        inserted = {"inserted": link.replay.inserted(link.replay.counts())}
+        link.log("emissions", [_energy(config, clock.worked(), clock.time()) | inserted])
+        progress(min(link.actor_steps(), total), total, program.label)
+
     try:
-        clock.run(program.parts, link)
+        report()
+        clock.run(program.parts, link, report)
+        report()
     finally:
         torch.set_num_threads(threads)  # the parts set it for what they take to be their own process
     return {table: read(link.directory, table) for table in TABLES}
+
+
+def _energy(config: Config, worked_s: float, wall_time_s: float) -> dict[str, object]:
+    """Return a row as the real meter's: each part has a core of its own, and draws power while it works."""
+    watts_per_core = config.cpu_watts / (config.n_actors + 1)
+    cpu, ram = (watts * seconds / 3.6e6 for watts, seconds in
+                ((watts_per_core, worked_s), (config.ram_watts, wall_time_s)))  # fmt: skip
+    return {
+        "cpu_energy_kwh": cpu, "ram_energy_kwh": ram, "gpu_energy_kwh": 0.0, "energy_kwh": cpu + ram,
+        "emissions_kg": (cpu + ram) * config.carbon_grams_per_kwh / 1000, "cpu_source": "modelled",
+        "ram_source": "modelled", "gpu_source": "no GPU", "energy_source": "modelled", "metered_s": wall_time_s,
+        "watts_per_core": watts_per_core, "wall_time_s": wall_time_s,
+    }  # fmt: skip
 
 
 class Task:
     """One part as a coroutine, with its clock in seconds."""
 
     def __init__(self, number: int, part: Part, parent: greenlet.greenlet) -> None:
-        self.number, self.part, self.time = number, part, 0.0
+        self.number, self.part, self.time, self.worked = number, part, 0.0, 0.0
         self.looks_again = False  # woken while it waited for the replay, and not yet past it
         self.coroutine = greenlet.greenlet(self._run, parent)
 
@@ -77,8 +99,8 @@ class Clock:
     """Lets the parts go on in the order of their clocks."""
 
     def __init__(self, costs: Mapping[str, Cost], seed: int) -> None:
-        self.report: Callable[[], None] = lambda: None
         self.costs, self.seed = costs, seed
+        self._tasks: list[Task] = []
         self._running: Task | None = None
         self._queue: list[tuple[float, int, Task]] = []
         self._waiting: deque[Task] = deque()  # for the replay's other side, first come first served
@@ -88,14 +110,18 @@ class Clock:
         """Return the time of the part that runs, in seconds; of the last one after the end, 0 before any."""
         return self._running.time if self._running else 0.0
 
+    def worked(self) -> float:
+        """Return the seconds that all parts worked together, their waiting left out."""
+        return sum(task.worked for task in self._tasks)
+
     def number(self) -> int:
         """Return the number of the part that runs."""
         return self._current().number
 
-    def run(self, parts: Sequence[Part], link: Link) -> None:
-        """Run every part to its end; an error in one ends all and is raised."""
+    def run(self, parts: Sequence[Part], link: Link, report: Callable[[], None] = lambda: None) -> None:
+        """Run every part to its end, with a report now and then; an error in one ends all and is raised."""
         self._hub = greenlet.getcurrent()
-        tasks = [Task(number, part, self._hub) for number, part in enumerate(parts)]
+        tasks = self._tasks = [Task(number, part, self._hub) for number, part in enumerate(parts)]
         for task in tasks:
             self._push(task)
         reported = 0
@@ -110,7 +136,7 @@ class Clock:
                     self._ended(task, tasks, link)
                 if link.actor_steps() - reported >= REPORT_EVERY:
                     reported = link.actor_steps()
-                    self.report()
+                    report()
         finally:
             for task in tasks:
                 if task.coroutine:  # started and not at its end
@@ -130,14 +156,16 @@ class Clock:
             self._push(task)
             self._hub.switch()
 
-    def book(self, stage: str, num_bytes: int, rng: np.random.Generator) -> None:
-        """Spend what a stage costs, then let one of those who wait for what it did to the replay look again."""
+    def book(self, stage: str, num_bytes: int, rng: np.random.Generator) -> float:
+        """Spend what a stage costs and return it; at its end one of those who wait for the replay looks again."""
         task = self._current()
         task.looks_again = False
         cost = self.costs[stage](rng, num_bytes)
+        task.worked += cost
         if self._waiting and stage in ("observe", "sample"):
             self._wake(1, task.time + cost)
         self.spend(cost)
+        return cost
 
     def wait_for_replay(self) -> None:
         """Stop the running part until the replay's other side has gone on."""
@@ -160,7 +188,7 @@ class Clock:
 
 
 class VirtualTimer(StageTimer):
-    """Books a stage at its cost, and what the part waited for the replay before it."""
+    """Books a stage at its cost, and what the part waited for others before it as the stage "wait"."""
 
     __slots__ = ("_clock", "_rng")
 
@@ -174,13 +202,14 @@ class VirtualTimer(StageTimer):
         self._mark = self._clock.time()
 
     def lap(self, stage: str, num_bytes: int = 0) -> float:
-        """Let the stage's cost go by; book the time since the last mark under `stage` and return it in seconds."""
-        self._clock.book(stage, num_bytes, self._rng)
-        elapsed = self._clock.time() - self._mark
-        self._mark += elapsed
-        self.seconds[stage] += elapsed
+        """Let the stage's cost go by, book it under `stage`, and return it in seconds."""
+        cost = self._clock.book(stage, num_bytes, self._rng)
+        now = self._clock.time()
+        self.seconds[WAIT] += now - self._mark - cost
+        self.seconds[stage] += cost
         self.counts[stage] += 1
-        return elapsed
+        self._mark = now
+        return cost
 
 
 class VirtualLink(Link):

@@ -7,8 +7,8 @@ import pandas as pd
 
 from quarl_lib.actorq.carbon import NOT_MEASURED
 from quarl_lib.extras import install_line
-from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.intervals import brackets
+from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 
 SETTING = "policy, learner, threshold and machine differ: see the parameters"
 
@@ -25,8 +25,9 @@ def verdict(summary: pd.DataFrame) -> str:
     for row in summary[(summary.precision != "fp32") & summary.speedup.notna()].itertuples():
         interval = f" {brackets(row.speedup_low, row.speedup_high, 'seed')}"
         interval += ": no difference is shown." if row.speedup_low <= 1 <= row.speedup_high else "."
+        seconds = "virtual s" if row.clock == "virtual" else "s"
         parts.append(
-            f"{row.task}: with {row.precision} actors training took {row.seconds_to_threshold:.1f} s, "
+            f"{row.task}: with {row.precision} actors training took {row.seconds_to_threshold:.1f} {seconds}, "
             f"{row.speedup:.2f} x the speed with fp32 actors{interval}"
         )
     return " ".join(parts)
@@ -120,7 +121,7 @@ def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
     for row in summary[summary.paper_seconds.notna()].itertuples():
         figures = [
             ("best return", row.paper_return, row.best_return, np.nan, np.nan),
-            ("seconds", row.paper_seconds, row.seconds_to_threshold, np.nan, np.nan),
+            (f"seconds ({row.clock} here)", row.paper_seconds, row.seconds_to_threshold, np.nan, np.nan),
         ]
         if row.precision != "fp32":
             figures += [
@@ -212,6 +213,8 @@ def _training_time(summary: pd.DataFrame) -> str:
         said = f"Training with {precision} actors is {' and '.join(found)} of {len(timed)} tasks"
     else:
         said = f"Training with {precision} actors is not shorter by more than chance"
+    if (timed.clock == "virtual").all():
+        said = f"In virtual time, {said[0].lower()}{said[1:]}"
     bound = timed[timed.bound_by == "learner"]
     why = ""
     if len(bound) == len(timed):

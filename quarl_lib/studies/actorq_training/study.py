@@ -16,18 +16,21 @@ import pandas as pd
 from quarl_lib import results
 from quarl_lib.actorq import config as actorq
 from quarl_lib.actorq.bench.setups import Setup
+from quarl_lib.actorq.launch import cluster, costs
 from quarl_lib.envs import registry
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
 from quarl_lib.studies.actorq_training import beside_peers, finished, peers
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
-from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.checks import check_each_once
+from quarl_lib.studies.common.paper_tables import PAPER_TASKS
+from quarl_lib.studies.common.trained import AGES
 from quarl_lib.studies.common.training import training_options
 
 SUMMARY_COLUMNS = (
-    "task", "algorithm", "precision", "seeds", "seeds_reached", "best_return", "threshold", "steps_to_threshold",
+    "task", "algorithm", "precision", "clock", "seeds", "seeds_reached", "best_return", "threshold",
+    "steps_to_threshold",
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
     "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
     "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "best_return_quantized",
@@ -36,6 +39,8 @@ SUMMARY_COLUMNS = (
     "paper_co2_ratio",
     "peer", "peer_seconds", "over_peer", "over_peer_low", "over_peer_high", "over_peer_is",
 )  # fmt: skip
+CLOCKS = {"local": "real", "virtual": "virtual", "ray": "real"}  # of each launcher
+LAUNCHERS = tuple(CLOCKS)
 PARTS_OF_A_RUN = 100  # steps of progress per run
 
 
@@ -82,6 +87,9 @@ class Config:
     peer_seeds: list[int] = field(default_factory=lambda: [0])
     peer_seconds: float = 3.0
     peer_threads: int = 1
+    launcher: str = "local"
+    ray_address: str = ""
+    machine: str = "laptop"
     throughput_tasks: list[str] = field(default_factory=lambda: ["dm_control:cartpole:balance", "gym:CartPole-v0"])
     throughput_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])
     throughput_update_periods: list[int] = field(default_factory=lambda: [300, 30])
@@ -122,10 +130,17 @@ class Config:
                 f"of at least 0 (0: leave it out) and blocks as long as the longest update period, {longest}"
             )
         peers.check(self.peers, self.peer_seeds, self.seeds, self.peer_seconds, self.peer_threads)
+        if self.launcher not in LAUNCHERS:
+            raise ValueError(f"launcher={self.launcher!r}: choose one of {', '.join(LAUNCHERS)}")
+        if self.launcher == "ray":
+            cluster.check_address(self.ray_address)
+            cluster.import_ray()
         registry.import_modules(self.import_modules)
         lone_actors(self)
         for training in planned_runs(self):
-            training.options(self)
+            options = training.options(self)
+            if self.launcher == "virtual":
+                costs.load(self.machine).of(options)
 
 
 @dataclass(frozen=True)
@@ -182,14 +197,13 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     Raises:
         RunFailed: a part of a run died; the text holds its traceback.
     """
-    from quarl_lib.actorq.launch import local
-
     planned = list(planned_runs(config))
     total = PARTS_OF_A_RUN * (len(planned) + (config.throughput_rounds > 0))
     batch = os.environ.get(results.RUN_DIR_VARIABLE)
     folder = Path(batch or results.PROJECT / "outputs/interactive/actorq_training") / "runs"
     if not batch:
         shutil.rmtree(folder, ignore_errors=True)  # Run All begins anew; a runner keeps what an interrupted run left
+    how = f"virtual {costs.load(config.machine)}" if config.launcher == "virtual" else config.launcher
     tables = []
     for number, training in enumerate(planned):
 
@@ -199,19 +213,35 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
 
         options = training.options(config)
         own = folder / training.name
-        table = finished.load(own, options)
+        table = finished.load(own, options, how)
         if table is None:
-            logged = local.run(options.replace(resume=True), own, progress=report)
+            logged = _launch(config, options, own, report)
             table = training_runs.long_form(logged, options, config.thresholds[training.index], own)
-            finished.save(own, options, table)
+            table["clock"] = CLOCKS[config.launcher]
+            finished.save(own, options, table, how)
         tables.append(table)
-        if number % len(config.precisions) == 0:  # peers in between, so that what slows the machine slows both
+        # Peers in between, so that what slows the machine slows both; their time is no virtual one.
+        if number % len(config.precisions) == 0 and CLOCKS[config.launcher] == "real":
             tables += peers.tables(config, options, folder, partial(report, 1, 1))
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
         tables.append(training_speed.measure(lone_actors(config), config.throughput_steps, config.throughput_rounds))
     progress(total, total, "trained")
     return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
+def _launch(config: Config, options: actorq.Config, folder: Path, report: Progress) -> dict[str, pd.DataFrame]:
+    if config.launcher == "virtual":
+        from quarl_lib.actorq.launch import virtual
+
+        return virtual.run(options, folder, costs.load(config.machine).of(options), report)
+    if config.launcher == "ray":
+        from quarl_lib.actorq.launch import ray
+
+        return ray.run(options.replace(resume=True), folder, report, address=config.ray_address)
+    from quarl_lib.actorq.launch import local
+
+    return local.run(options.replace(resume=True), folder, progress=report)
 
 
 def summarize(table: pd.DataFrame) -> pd.DataFrame:
@@ -238,6 +268,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "task": task,
                 "algorithm": group.algorithm.iloc[0].upper(),
                 "precision": precision,
+                "clock": group.clock.iloc[0],
                 "seeds": len(group),
                 "seeds_reached": len(reached),
                 "best_return": group.best_return.median(),
@@ -260,7 +291,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 ).estimate,
                 "best_return_quantized": group.best_return_quantized.median(),
                 "seconds_to_threshold_quantized": group.seconds_quantized.median(),
-                **{name: group[name].median() for name in training_runs.AGES},
+                **{name: group[name].median() for name in AGES},
                 **_paper(task, precision),
                 **(faster_than.loc[(task, precision)].to_dict() if (task, precision) in faster_than.index else {}),
             }

@@ -19,7 +19,7 @@ from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.program import build
 from quarl_lib.actorq.learner import checkpoint
 from quarl_lib.actorq.link import read
-from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
+from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 
 CARTPOLE = Config(
     task="gym:CartPole-v0", algorithm="dqn", actor_steps=600, min_replay=100, samples_per_insert=4.0, batch_size=16,

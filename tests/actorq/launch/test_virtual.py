@@ -6,6 +6,7 @@ import pytest
 
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.launch import virtual
+from quarl_lib.actorq.launch.costs import Cost
 from quarl_lib.actorq.launch.program import Part
 
 US = 1e-6
@@ -18,10 +19,10 @@ CONFIG = Config(
 )  # fmt: skip
 
 
-def fixed(**changed: float) -> dict[str, virtual.Cost]:
+def fixed(**changed: float) -> dict[str, Cost]:
     """Return a table whose stages always take the same time, in microseconds."""
 
-    def cost(us: float) -> virtual.Cost:
+    def cost(us: float) -> Cost:
         return lambda rng, num_bytes: us * US
 
     return {name: cost(us) for name, us in {**COSTS, **changed}.items()}
@@ -69,9 +70,10 @@ def test_actors_are_held_back_by_the_learner_at_the_ratio(tmp_path):
     free = CONFIG.min_replay * 320 * US / 4  # before learning begins
     assert learner.wall_time_s == pytest.approx(free + (learner.inserted - CONFIG.min_replay) * 2300 * US / 8, rel=0.05)
     timing = tables["timing"].groupby("stage").seconds.sum()
-    assert timing["observe"] > 1.5 * (
-        timing["env_step"] + timing["select_action"]
-    )  # the wait is booked where they wait
+    assert timing["wait"] > 1.5 * (timing["env_step"] + timing["select_action"])
+    energy = tables["emissions"].iloc[-1]
+    assert energy.cpu_energy_kwh * 3.6e6 == pytest.approx(20.0 * timing.drop("wait").sum(), rel=0.01)  # 100 W, 5 cores
+    assert energy.ram_energy_kwh * 3.6e6 == pytest.approx(10.0 * energy.wall_time_s)
     alone = virtual.run(CONFIG.replace(n_actors=4), tmp_path, fixed(learner_step=10, sample=10), evaluated=False)
     assert alone["learner"].wall_time_s.iloc[-1] < learner.wall_time_s / 2
 

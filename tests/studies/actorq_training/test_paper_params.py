@@ -10,7 +10,7 @@ import yaml
 from paper_settings import paper_options
 
 from quarl_lib.results import PROJECT
-from quarl_lib.studies.actorq_training.paper_tables import PAPER_TASKS
+from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 
 PAPER = Path(__file__).resolve().parents[4] / "shared" / "paper"
 # Table 3: the task, its algorithm, actor steps, and the period at which actors pull.

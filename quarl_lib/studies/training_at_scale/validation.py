@@ -1,0 +1,94 @@
+"""Does the virtual clock tell the time? Real runs on this machine against it, with costs that were just measured."""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from quarl_lib.actorq import config as actorq
+from quarl_lib.actorq.launch.costs import CostTable
+from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.common.trained import busy, reached
+from quarl_lib.studies.common.training import training_options
+from quarl_lib.studies.training_at_scale.study import Config
+
+COLUMNS = (
+    "setup", "replay", "task", "precision", "design", "n_actors", "samples_per_insert", "machine", "learner_ms",
+    "real_seconds", "virtual_seconds", "virtual_over_real", "real_steps_per_s", "virtual_steps_per_s", "steps",
+    "threshold", "seeds", "seeds_reached", "seconds_to_threshold", "steps_to_threshold", "bound_by",
+)  # fmt: skip
+
+
+def validate(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
+    """Run the first task for real with each replay and ratio, then under the virtual clock; a row a set-up.
+
+    A real run ends at its threshold or after `validation_steps`. Both clocks are read at the same two numbers of
+    actor steps, the first episode's end and the real run's end, so that what was learned does not matter, nor how
+    long processes take to start. One actor: with learner and evaluator it has the cores of a small machine.
+    """
+    if not config.validation_steps:
+        return pd.DataFrame(columns=list(COLUMNS))
+    replays = [name for name in config.validation_replays if name == "local" or find_spec("reverb")]
+    rows = []
+    for number, replay in enumerate(replays):
+        table = _profile(config, replay)
+        for ratio in config.validation_samples_per_insert:
+            progress(number, len(replays), f"a real run, replay {replay}, {ratio:g} samples per insert")
+            rows.append(_compare(config, replay, ratio, table))
+    progress(len(replays), len(replays), "validated")
+    return pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+
+
+def options(config: Config, replay: str, samples_per_insert: float) -> actorq.Config:
+    """Return the options of a real run: int8, one actor."""
+    return training_options(
+        config, task=config.tasks[0], precision="int8", seed=config.seeds[0], n_actors=1, replay=replay,
+        samples_per_insert=samples_per_insert, actor_steps=config.validation_steps,
+        update_period=config.update_periods[0], stop_return=config.thresholds[0], eval_deployed=False,
+    )  # fmt: skip
+
+
+def _profile(config: Config, replay: str) -> CostTable:
+    from quarl_lib.actorq.bench import profile
+
+    one = options(config, replay, config.samples_per_insert)
+    measured = profile.measure("this machine", [one.task], one.policy_hidden, ["int8"], one, designs=("packed",))
+    return CostTable(**measured)
+
+
+def _compare(config: Config, replay: str, ratio: float, table: CostTable) -> dict[str, object]:
+    from quarl_lib.actorq.launch import local, virtual
+
+    one = options(config, replay, ratio)
+    with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
+        real = local.run(one, Path(directory) / "real", metered=False)
+        virtually = virtual.run(
+            one.replace(stop_return=np.inf), Path(directory) / "virtual", table.of(one), evaluated=False
+        )
+    steps, _ = reached(real["evaluations"], one.stop_return, one.stop_evaluations)
+    episodes = {clock: logged["episodes"].sort_values("wall_time_s") for clock, logged in
+                (("real", real), ("virtual", virtually))}  # fmt: skip
+    begin = max(rows.actor_steps.iloc[0] for rows in episodes.values())
+    end = min(rows.actor_steps.iloc[-1] for rows in episodes.values())
+    end = min(end, steps) if steps > begin else end
+    seconds = {
+        clock: float(np.diff(np.interp([begin, end], rows.actor_steps, rows.wall_time_s))[0])
+        for clock, rows in episodes.items()
+    }
+    at_work = busy(real["timing"], one.n_actors)
+    return {
+        "setup": f"{replay} replay, {ratio:g} samples per insert", "replay": replay, "task": one.task,
+        "precision": one.precision, "design": "packed", "n_actors": one.n_actors, "samples_per_insert": ratio,
+        "machine": table.machine, "real_seconds": seconds["real"], "virtual_seconds": seconds["virtual"],
+        "virtual_over_real": seconds["virtual"] / seconds["real"],
+        "real_steps_per_s": (end - begin) / seconds["real"],
+        "virtual_steps_per_s": (end - begin) / seconds["virtual"], "steps": int(end - begin),
+        "threshold": one.stop_return, "seeds": 1, "seeds_reached": int(steps == steps),
+        "seconds_to_threshold": reached(real["evaluations"], one.stop_return, one.stop_evaluations)[1],
+        "steps_to_threshold": steps,
+        "bound_by": "learner" if at_work["learner_busy"] >= at_work["actor_busy"] else "actor",
+    }  # fmt: skip
