@@ -129,8 +129,9 @@ def check_batch(observations: np.ndarray, rewards: np.ndarray, task: str) -> Non
     if not math.isfinite(observations.sum()):
         for vector in observations:
             _check_finite(vector, task)
-    for reward in rewards:
-        _check_reward(reward, task)
+    if not math.isfinite(rewards.sum()):
+        for reward in rewards:
+            _check_reward(reward, task)
 
 
 def _check_reward(reward: Any, task: str) -> None:
@@ -214,9 +215,7 @@ class GymEnvironment(_Float32Environment):
         self._seeded = self._running = False
         space, action = self.gym.observation_space, self.gym.action_space
         if not isinstance(space, gymnasium.spaces.Box):
-            raise ValueError(
-                f"task={self.task!r}: observations are {space}; only arrays (Box) can be laid in a vector"
-            )
+            raise ValueError(f"task={self.task!r}: observations are {space}; only arrays (Box) can be laid in a vector")
         self._observation_spec = specs.Array((int(np.prod(space.shape)),), np.float32, "observation")
         self._discrete = isinstance(action, gymnasium.spaces.Discrete)
         if isinstance(action, gymnasium.spaces.Discrete):

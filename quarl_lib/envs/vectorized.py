@@ -136,10 +136,9 @@ class _Copies:
         """Return the timesteps of a step, `_over` being who began an episode in it, and note who ends one."""
         control.check_batch(observation, reward, self._single.task)
         ended = terminated | truncated
-        step_type = np.where(self._over, FIRST, np.where(ended, LAST, MID))
-        discount = np.where(terminated, 0.0, 1.0).astype(np.float32)
+        step_type = np.where(self._over, FIRST, MID + ended)
         self._over = ended
-        return TimeSteps(step_type, np.asarray(reward, np.float32), discount, observation)
+        return TimeSteps(step_type, np.asarray(reward, np.float32), (~terminated).astype(np.float32), observation)
 
 
 class CopiesTogether(_Copies):
@@ -159,10 +158,11 @@ class CopiesTogether(_Copies):
             self._started = True
             first, nobody = self._lanes.reset_all([int(seed) for seed in self._seeds]), np.zeros(self.count, bool)
             return self._checked(np.zeros(self.count), nobody, nobody, first.copy())
-        begin = np.flatnonzero(self._over)
-        steps = self._lanes.step(self._scale(actions), np.flatnonzero(~self._over))
-        for lane in begin.tolist():
-            self._lanes.reset(lane)
+        over = self._over.tolist()
+        steps = self._lanes.step(self._scale(actions), [lane for lane in range(self.count) if not over[lane]])
+        for lane in range(self.count):
+            if over[lane]:
+                self._lanes.reset(lane)
         return self._checked(steps.rewards, steps.terminated, steps.truncated, steps.observations)
 
     def close(self) -> None:

@@ -54,6 +54,10 @@ class CostTable:
         Raises:
             ValueError: the table lacks the task, the design or the precision, or a cost is no positive number.
         """
+        if config.envs_per_actor > 1:
+            raise ValueError(
+                f"envs_per_actor={config.envs_per_actor}: tables of costs are of one environment an actor; give 1"
+            )
         values = {"env_step": _found(self.env_step, config.task, "env_step")}
         actor = _found(_found(self.actor, design, "actor"), config.precision, f"actor, {design}")
         message = _found(_found(self.learner, "message", "learner"), config.weights_precision, "learner, message")
