@@ -56,6 +56,7 @@ class Config:
 
     # Actors. Periods in actor steps of one actor; sigma and epsilon are spread over the actors.
     n_actors: int = 2
+    envs_per_actor: int = 1  # copies of the environment that an actor plays side by side
     actor_steps: int = 60_000
     update_period: int = 100
     sigma_max: float = 0.6
@@ -144,7 +145,7 @@ class Config:
         """
         if self.error_buffer:
             return self.error_buffer
-        in_flight = self.samples_per_insert * self.flush_period * self.n_actors
+        in_flight = self.samples_per_insert * (self.flush_period + self.envs_per_actor - 1) * self.n_actors
         return max(4.0 * self.batch_size + in_flight, self.smallest_error_buffer)
 
     @property
@@ -171,8 +172,8 @@ class Config:
 
     def _check_numbers(self) -> None:
         for name in (
-            "n_actors", "actor_steps", "update_period", "n_step", "min_replay", "max_replay", "flush_period",
-            "batch_size", "publish_period", "target_update_period", "learner_threads", "eval_period",
+            "n_actors", "envs_per_actor", "actor_steps", "update_period", "n_step", "min_replay", "max_replay",
+            "flush_period", "batch_size", "publish_period", "target_update_period", "learner_threads", "eval_period",
             "eval_episodes", "stop_evaluations",
         ):  # fmt: skip
             value = getattr(self, name)
@@ -205,6 +206,8 @@ class Config:
             _require(good, name, sizes, "give a tuple of at least one layer size, each at least 1")
 
     def _check_replay(self) -> None:
+        _require(self.adder != "acme" or self.envs_per_actor == 1, "envs_per_actor", self.envs_per_actor,
+                 "Acme's adder writes one environment's transitions; give 1, or adder='structured'")  # fmt: skip
         needing = (
             ("replay", "reverb", "local"),
             ("adder", "acme", "structured"),

@@ -125,6 +125,16 @@ def _check_finite(vector: np.ndarray, task: str) -> None:
         raise ValueError(f"task={task!r}: its observation is not finite at {where[:10]}; mend the environment")
 
 
+def check_batch(observations: np.ndarray, rewards: np.ndarray, task: str) -> None:
+    """Raise ValueError unless observations [n, size] and rewards [n] of a task are finite."""
+    if not math.isfinite(observations.sum()):
+        for vector in observations:
+            _check_finite(vector, task)
+    if not math.isfinite(rewards.sum()):
+        for reward in rewards:
+            _check_reward(reward, task)
+
+
 def _check_reward(reward: Any, task: str) -> None:
     if not math.isfinite(reward):
         raise ValueError(f"task={task!r}: its reward is {reward}; mend the environment")
@@ -146,8 +156,9 @@ class ControlEnvironment(_Float32Environment):
     """A dm_control environment with canonical actions and one float32 vector (or a dict of float32 arrays)."""
 
     def __init__(self, environment: dm_env.Environment, task: str, flat: bool = True) -> None:
-        self._environment, self._task, self._flat = environment, task, flat
+        self._environment, self.task, self._flat = environment, task, flat
         self._spec: dict[str, specs.Array] = dict(environment.observation_spec())
+        self.observation_names = tuple(self._spec)  # of what lies one behind the other
         self._flatten = Flattener(self._spec)
         action = environment.action_spec()
         self._low, self._half = action.minimum, (action.maximum - action.minimum) / 2
@@ -159,7 +170,11 @@ class ControlEnvironment(_Float32Environment):
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         """Take one step with an action in [-1, 1]."""
-        return self._convert(self._environment.step(self._low + (action + 1.0) * self._half))
+        return self._convert(self._environment.step(self.scaled(action)))
+
+    def scaled(self, action: np.ndarray) -> np.ndarray:
+        """Return the suite's own actions for canonical ones, of one environment or of several [n, k]."""
+        return self._low + (action + 1.0) * self._half
 
     def observation_spec(self) -> specs.Array | dict[str, specs.Array]:
         """Return the vector's spec, or each array's."""
@@ -178,9 +193,9 @@ class ControlEnvironment(_Float32Environment):
     def _convert(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         step_type, reward, discount, observation = timestep
         if reward is not None:
-            _check_reward(reward, self._task)
+            _check_reward(reward, self.task)
         vector: Any = self._flatten(observation)
-        _check_finite(vector, self._task)
+        _check_finite(vector, self.task)
         if not self._flat:
             vector = {name: np.asarray(value, np.float32) for name, value in observation.items()}
         return dm_env.TimeStep(
@@ -195,14 +210,13 @@ class GymEnvironment(_Float32Environment):
     """A gymnasium environment as dm_env; cut off by its time limit, an episode ends with discount 1."""
 
     def __init__(self, name: str, seed: int) -> None:
-        self._environment = gymnasium.make(registry.registered_name(name), disable_env_checker=True)
-        self._task, self._seed = f"gym:{name}", seed
+        self.gym = gymnasium.make(registry.registered_name(name), disable_env_checker=True)
+        self.task, self._seed = f"gym:{name}", seed
+        self.observation_names = ("obs",)
         self._seeded = self._running = False
-        space, action = self._environment.observation_space, self._environment.action_space
+        space, action = self.gym.observation_space, self.gym.action_space
         if not isinstance(space, gymnasium.spaces.Box):
-            raise ValueError(
-                f"task={self._task!r}: observations are {space}; only arrays (Box) can be laid in a vector"
-            )
+            raise ValueError(f"task={self.task!r}: observations are {space}; only arrays (Box) can be laid in a vector")
         self._observation_spec = specs.Array((int(np.prod(space.shape)),), np.float32, "observation")
         self._discrete = isinstance(action, gymnasium.spaces.Discrete)
         if isinstance(action, gymnasium.spaces.Discrete):
@@ -213,12 +227,12 @@ class GymEnvironment(_Float32Environment):
             self._action_spec = specs.BoundedArray(action.shape, np.float32, -1.0, 1.0, "action")
         else:
             raise ValueError(
-                f"task={self._task!r}: actions are {action}; give a task with Discrete or bounded Box actions"
+                f"task={self.task!r}: actions are {action}; give a task with Discrete or bounded Box actions"
             )
 
     def reset(self) -> dm_env.TimeStep:
         """Start an episode; the first one is seeded."""
-        observation, _ = self._environment.reset(seed=None if self._seeded else self._seed)
+        observation, _ = self.gym.reset(seed=None if self._seeded else self._seed)
         self._seeded = self._running = True
         return dm_env.restart(self._vector(observation))
 
@@ -226,14 +240,18 @@ class GymEnvironment(_Float32Environment):
         """Take one step with a counted action, or a vector in [-1, 1]; after an episode's last step, start the next."""
         if not self._running:
             return self.reset()
-        chosen = int(action) + self._start if self._discrete else self._low + (action + 1.0) * self._half
-        observation, reward, terminated, truncated, _ = self._environment.step(chosen)
-        _check_reward(reward, self._task)
+        chosen = int(action) + self._start if self._discrete else self.scaled(action)
+        observation, reward, terminated, truncated, _ = self.gym.step(chosen)
+        _check_reward(reward, self.task)
         ended = terminated or truncated
         self._running = not ended
         step_type = dm_env.StepType.LAST if ended else dm_env.StepType.MID
         discount = np.float32(0.0 if terminated else 1.0)
         return dm_env.TimeStep(step_type, np.float32(reward), discount, self._vector(observation))
+
+    def scaled(self, action: np.ndarray) -> np.ndarray:
+        """Return gymnasium's own actions for counted or canonical ones, of one environment or of several [n, ...]."""
+        return action + self._start if self._discrete else self._low + (action + 1.0) * self._half
 
     def observation_spec(self) -> specs.Array:
         """Return the vector's spec."""
@@ -245,9 +263,9 @@ class GymEnvironment(_Float32Environment):
 
     def close(self) -> None:
         """Close the environment."""
-        self._environment.close()
+        self.gym.close()
 
     def _vector(self, observation: np.ndarray) -> np.ndarray:
         vector = np.array(observation, np.float32).reshape(-1)
-        _check_finite(vector, self._task)
+        _check_finite(vector, self.task)
         return vector

@@ -60,7 +60,7 @@ def test_vector_holds_the_dict_in_its_order():
 def test_actions_are_scaled_to_the_tasks_bounds():
     environment = control.make("gym:Pendulum-v1", seed=0)
     environment.reset()
-    inner = environment._environment.unwrapped
+    inner = environment.gym.unwrapped
     for action, torque in ((1.0, 2.0), (-1.0, -2.0), (0.25, 0.5)):
         environment.step(np.array([action], np.float32))
         assert inner.last_u == pytest.approx(torque)

@@ -30,8 +30,8 @@ def epsilon_of(actor_id: int, n_actors: int, epsilon_min: float, epsilon_max: fl
 class GaussianNoise:
     """Adds noise of one standard deviation to an action in [-1, 1] and clips it there."""
 
-    def __init__(self, sigma: float, rng: np.random.Generator) -> None:
-        self.sigma, self._rng = np.float32(sigma), rng
+    def __init__(self, sigma: float | np.ndarray, rng: np.random.Generator) -> None:
+        self.sigma, self._rng = np.float32(sigma), rng  # [n, 1] for actions [n, k] of several environments
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
         """Return a new action, float32."""
@@ -55,8 +55,29 @@ class EpsilonGreedy:
         return action
 
 
+class BatchedEpsilonGreedy:
+    """Replaces each copy's own share of the actions by random ones."""
+
+    def __init__(self, epsilons: list[float], num_actions: int, rng: np.random.Generator) -> None:
+        self.epsilons, self._num_actions, self._rng = epsilons, num_actions, rng
+
+    def __call__(self, actions: np.ndarray) -> np.ndarray:
+        """Return new actions [n]."""
+        whether, which = self._rng.random((2, len(self.epsilons))).tolist()
+        mixed = zip(actions.tolist(), whether, which, self.epsilons, strict=True)
+        return np.array([int(u * self._num_actions) if v < epsilon else action for action, v, u, epsilon in mixed])
+
+
 def make_exploration(config: Config, spec: EnvironmentSpec, actor_id: int, rng: np.random.Generator) -> Explore:
-    """Return what one actor does to its policy's actions."""
+    """Return what one actor does to its policy's actions; copies of one environment explore as so many actors would."""
+    count, copies = config.n_actors * config.envs_per_actor, config.envs_per_actor
+    if copies > 1:
+        ids = range(actor_id * copies, (actor_id + 1) * copies)
+        if config.algorithm == "d4pg":
+            sigmas = np.array([[sigma_of(i, count, config.sigma_max)] for i in ids], np.float32)
+            return GaussianNoise(sigmas, rng)
+        epsilons = [epsilon_of(i, count, config.epsilon_min, config.epsilon_max) for i in ids]
+        return BatchedEpsilonGreedy(epsilons, spec.actions.num_values, rng)
     if config.algorithm == "d4pg":
         return GaussianNoise(sigma_of(actor_id, config.n_actors, config.sigma_max), rng)
     epsilon = epsilon_of(actor_id, config.n_actors, config.epsilon_min, config.epsilon_max)

@@ -8,14 +8,16 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from quarl_lib.actorq.actor.copies import play
 from quarl_lib.actorq.actor.exploration import make_exploration
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, OBSERVE, Link, Stopped
+from quarl_lib.actorq.replay.batched import BatchedNStep
 from quarl_lib.actorq.replay.choice import make_adder
 from quarl_lib.actorq.replay.transitions import Adder
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import Subscriber, subscriber_of
-from quarl_lib.envs import control, specs
+from quarl_lib.envs import control, specs, vectorized
 from quarl_lib.inference import Engine, PolicySpec, make_engine
 from quarl_lib.inference.pack import aligned_empty, convert, packed_size
 
@@ -97,12 +99,13 @@ class ActorCallback:
         self._episodes: list[dict[str, object]] = []
         self._logged_at = link.now()
 
-    def after_step(self) -> bool:
-        """Count a step, pull when it is time, and say whether to go on."""
-        self.steps += 1
-        if self.steps % self._config.update_period == 0 and self._pull(self._timer):
+    def after_step(self, count: int = 1) -> bool:
+        """Count steps, pull when it is time, and say whether to go on."""
+        before, self.steps = self.steps, self.steps + count
+        period = self._config.update_period
+        if self.steps // period > before // period and self._pull(self._timer):
             self._note_weights()
-        if self.steps % LOOK_EVERY == 0:
+        if self.steps // LOOK_EVERY > before // LOOK_EVERY:
             self._link.set_actor_steps(self._actor_id, self.steps)
             if self._link.now() - self._logged_at > LOG_EVERY_S:
                 self.write_rows()
@@ -165,7 +168,11 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     seeds = np.random.SeedSequence([config.seed, actor_id, generation, link.resumed_steps])
     environment_seed, engine_seed = (int(seed) for seed in seeds.generate_state(2))
     flat = config.adder != "acme"
-    environment = control.make(config.task, environment_seed, flat=flat)
+    if config.envs_per_actor > 1:
+        own_seeds = np.random.SeedSequence(environment_seed).generate_state(config.envs_per_actor)
+        environment: Any = vectorized.make(config.task, own_seeds.tolist())
+    else:
+        environment = control.make(config.task, environment_seed, flat=flat)
     environment_spec = specs.make_environment_spec(environment)
     spec = policy_spec(config, environment_spec)
     engine = make_engine(spec, config.precision, config.backend, engine_seed)
@@ -195,7 +202,12 @@ def run(config: Config, link: Link, actor_id: int, generation: int = 0) -> None:
     callback = ActorCallback(config, link, actor_id, pull, timer)
     timer.reset()
     try:
-        while not link.should_stop() and link.actor_steps() < config.actor_steps:
+        if config.envs_per_actor > 1:
+            link.beat(ENV_RESET)
+            transitions = BatchedNStep(environment_spec, config.envs_per_actor, config.n_step, config.discount)
+            writer: Any = adder
+            play(environment, select_action, transitions, writer, timer, callback.after_step, callback.after_episode)
+        while config.envs_per_actor == 1 and not link.should_stop() and link.actor_steps() < config.actor_steps:
             link.beat(ENV_RESET)
             played, steps, ended = run_episode(environment, select_action, adder, timer, callback.after_step)
             if ended:

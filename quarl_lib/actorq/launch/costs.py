@@ -63,6 +63,10 @@ class CostTable:
         Raises:
             ValueError: the table lacks the task, the design or the precision, or a cost is no positive number.
         """
+        if config.envs_per_actor > 1:
+            raise ValueError(
+                f"envs_per_actor={config.envs_per_actor}: tables of costs are of one environment an actor; give 1"
+            )
         task = task or config.task
         task = "any" if task not in self.env_step and "any" in self.env_step else task
         values = {"env_step": _found(self.env_step, task, "env_step")}

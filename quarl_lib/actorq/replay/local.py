@@ -40,11 +40,11 @@ class Limiter:
         middle = samples_per_insert * min_replay
         self._least, self._most = middle - error_buffer, middle + error_buffer
 
-    def may_insert(self, inserted: int, sampled: int, size: int) -> bool:
-        """Say whether one more item may be inserted."""
-        if size + 1 <= self._min_replay or not self._ratio:
+    def may_insert(self, inserted: int, sampled: int, size: int, count: int = 1) -> bool:
+        """Say whether `count` more items may be inserted."""
+        if size + count <= self._min_replay or not self._ratio:
             return True
-        return (inserted + 1) * self._ratio - sampled <= self._most
+        return (inserted + count) * self._ratio - sampled <= self._most
 
     def may_sample(self, inserted: int, sampled: int, size: int, count: int) -> bool:
         """Say whether `count` items, each counted as a sample of its own, may be sampled."""
@@ -188,6 +188,25 @@ class LocalAdder:
             self._layout.fill(self._ring[number % len(self._ring)], o_tm1, a_tm1, r_t, d_t, observation)
             self._fence()
             self._mine[INSERTED] = number + 1
+
+    def write(self, vectors: np.ndarray) -> None:
+        """Write transitions [m, size] at once, or one by one where the ratio does not let all of them in."""
+        memory, counts, ring, begin = self._memory, self._counts, self._ring, 0
+        while begin < len(vectors):
+            count = min(len(vectors) - begin, len(ring))
+            if not self._limiter.may_insert(memory.inserted(counts), counts[SAMPLED], memory.size(counts), count):
+                count = 1
+                self._wait_for_the_ratio()
+            number = self._mine[INSERTED]
+            self._mine[ANNOUNCED] = number + count
+            self._fence()
+            where = number % len(ring)
+            until_end = min(count, len(ring) - where)
+            ring[where : where + until_end] = vectors[begin : begin + until_end]
+            ring[: count - until_end] = vectors[begin + until_end : begin + count]
+            self._fence()
+            self._mine[INSERTED] = number + count
+            begin += count
 
     def reset(self) -> None:
         """Forget the episode; its last transitions stay unwritten."""

@@ -12,7 +12,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -132,8 +132,12 @@ class NStepAdder:
     def add(self, action, next_timestep, extras=()) -> None:
         """Write every transition that ends with this step."""
         observation = next_timestep.observation
-        for o_tm1, a_tm1, r_t, d_t in self._nstep.add(action, next_timestep):
-            self._waiting.append(self._layout.pack(o_tm1, a_tm1, r_t, d_t, observation))
+        ending = self._nstep.add(action, next_timestep)
+        self.write([self._layout.pack(o_tm1, a_tm1, r_t, d_t, observation) for o_tm1, a_tm1, r_t, d_t in ending])
+
+    def write(self, vectors: Iterable[np.ndarray]) -> None:
+        """Write transitions [m, size]."""
+        self._waiting.extend(vectors)
         if len(self._waiting) >= self._flush_period:
             self._flush(self._flush_period)
 
