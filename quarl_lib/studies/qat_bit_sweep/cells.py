@@ -18,7 +18,7 @@ import torch
 
 from quarl_lib.quantization.qat import fake_quant_layers, quantize_trained
 from quarl_lib.results import write_atomically
-from quarl_lib.sb3 import Agent, AgentFile, evaluate, load_agent, rollout
+from quarl_lib.sb3 import Agent, AgentFile, content_hash, evaluate, load_agent, rollout
 from quarl_lib.sb3.keep_best import KeepBest
 from quarl_lib.sb3.qat_export import trained_agent
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
@@ -71,7 +71,7 @@ class QATCell:
         recipe = {}
         if self.start is None:
             recipe = {name: str(value) for name, value in vars(recipe_for(self.algorithm, self.env_id)).items()}
-        start = "" if self.start is None else digest_of_archive(self.start)
+        start = "" if self.start is None else content_hash(self.start)
         settings = {**dataclasses.asdict(self), "cells_dir": "", "recipe": recipe, "start": start}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
         return self.cells_dir / f"{re.sub('[^A-Za-z0-9.-]+', '_', self.name)}-{digest}"
@@ -83,8 +83,8 @@ class QATCell:
 
     @property
     def reads(self) -> list[Path]:
-        """The folders that it needs, wherever it is measured."""
-        return [self.fp32.directory] if self.method in ROUNDED else []
+        """What it may start from, wherever it is measured."""
+        return [self.fp32.directory] if self.start is None else self.start.parts
 
     @property
     def writes(self) -> list[Path]:
@@ -114,13 +114,6 @@ def digest_of_sources() -> str:
     files = [path for source in SOURCES for path in sorted((PACKAGE / source).rglob("*.py"))]
     files += [PACKAGE / source for source in SOURCES if source.endswith(".py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
-@cache
-def digest_of_archive(file: AgentFile) -> str:
-    """Return a hash of an archive and of what lies beside it: settings and the observation's statistics."""
-    beside = sorted(path for path in file.path.parent.rglob("*") if path.suffix in (".pkl", ".yml", ".yaml"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in (file.path, *beside))).hexdigest()
 
 
 def versions_of_libraries() -> str:

@@ -150,7 +150,6 @@ def test_another_archive_is_another_cell_and_fp32_from_scratch_is_not(tmp_path):
     shutil.copytree(SHIPPED_AGENTS / "a2c" / "CartPole-v1", folder)
 
     def directories(**options):
-        cells.digest_of_archive.cache_clear()
         found = study.cells_of(tiny(tmp_path, **options))
         return [cell.directory for cell in found.trained], {cell.directory for cell in found.started}
 
