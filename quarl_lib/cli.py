@@ -1,19 +1,16 @@
-"""The `quarl` command: a thin cover over catalog, plan, runner, report and doctor."""
+"""The `quarl` command: its subcommands and their options; what they do is in `commands`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-import shutil
 import sys
-import textwrap
 from pathlib import Path
 
+from quarl_lib import commands as acts
+from quarl_lib.commands import INTERRUPTED, OK, REFUSED
 from quarl_lib.suite import catalog
-
-SILENCE_S = 1800.0  # how long a run may say nothing
-OK, NOT_ALL_OK, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,11 +34,11 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("list", help="the studies, and the question that each answers")
-    command.set_defaults(act=list_studies)
+    command.set_defaults(act=acts.list_studies)
 
     command = commands.add_parser("describe", help="a study's parameters: name, type, default, help")
     command.add_argument("study")
-    command.set_defaults(act=describe)
+    command.set_defaults(act=acts.describe)
 
     command = commands.add_parser("run", help="run a study, or all of them, and write their reports")
     command.add_argument("study", help="a study's name, several with commas between, or all")
@@ -59,17 +56,17 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--force", action="store_true", help="run again what is done already")
     command.add_argument("--retry-failed", action="store_true", help="run only what failed or timed out before")
     command.add_argument("--dry-run", action="store_true", help="show the runs and their parameters, start none")
-    command.set_defaults(act=run)
+    command.set_defaults(act=acts.run)
 
     command = commands.add_parser("report", help="write the reports of a run or a suite anew")
     command.add_argument("directory", type=Path, metavar="DIR")
     command.add_argument("--latex", action="store_true", help="each table as <name>.tex beside its CSV, for booktabs")
-    command.set_defaults(act=report)
+    command.set_defaults(act=acts.report)
 
     command = commands.add_parser("compare", help="lay the summaries of runs or suites side by side")
     command.add_argument("directories", nargs="+", type=Path, metavar="DIR")
     command.add_argument("--output", type=Path, metavar="FILE.html", help="default: in outputs/comparisons")
-    command.set_defaults(act=compare)
+    command.set_defaults(act=acts.compare)
 
     command = commands.add_parser("agents", help="what each trained agent of a folder is, and what can run it")
     command.add_argument("directory", type=Path, metavar="DIR")
@@ -78,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--run-pickles", action="store_true", help="run the code in archives that you trust")
     command.add_argument("--json", action="store_true")
-    command.set_defaults(act=agents)
+    command.set_defaults(act=acts.agents)
 
     command = commands.add_parser("recommend", help="per agent the cheapest precision that keeps its return")
     command.add_argument("directory", type=Path, metavar="DIR")
@@ -89,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--runs", type=Path, metavar="DIR", help="suites whose finished PTQ runs are reused; outputs")
     command.add_argument("--json", action="store_true")
-    command.set_defaults(act=recommend)
+    command.set_defaults(act=acts.recommend)
 
     command = commands.add_parser("export", help="write an agent's policy as ONNX, C or one file, with its parity")
     command.add_argument("agent", help="an archive, a hub folder, or one in the package, such as ppo/CartPole-v1")
@@ -100,13 +97,13 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--vec-normalize", type=Path, metavar="FILE.pkl", help="where it does not lie beside the agent"
     )
-    command.set_defaults(act=export)
+    command.set_defaults(act=acts.export)
 
     command = commands.add_parser("bench", help="microseconds an action of an agent, as it is and on every engine")
     command.add_argument("agent", help="as for export")
     command.add_argument("--rounds", type=int, default=10, help="default: 10")
     command.add_argument("--env-id", help="where the agent's name does not say it")
-    command.set_defaults(act=bench)
+    command.set_defaults(act=acts.bench)
 
     command = commands.add_parser("profile", help="what this machine's stages cost: a table for the virtual clock")
     command.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE.yaml")
@@ -115,11 +112,11 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--hidden", default="2048x2048x2048", help="the actors' policy; default: 2048x2048x2048")
     command.add_argument("--precision", dest="precisions", action="append", help="may be repeated; fp32, int8, int4")
     command.add_argument("--batch-size", type=int, default=256, metavar="N", help="the learner's; default: 256")
-    command.set_defaults(act=profile)
+    command.set_defaults(act=acts.profile)
 
     command = commands.add_parser("doctor", help="what this machine can do, and what to do where it cannot")
     command.add_argument("--json", action="store_true")
-    command.set_defaults(act=doctor)
+    command.set_defaults(act=acts.doctor)
     return parser
 
 
@@ -129,180 +126,6 @@ def seconds(text: str) -> float:
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r}: write 90, 90s, 10m or 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def list_studies(options: argparse.Namespace) -> int:
-    """Print every study with its question; a notebook that cannot be read is named, and the others stay."""
-    studies = catalog.some_studies(catalog.find_project())
-    code = OK
-    for study in studies.values():
-        try:
-            print(f"{study.name:<{max(map(len, studies))}}  {study.question}")
-        except ValueError as error:
-            print(f"quarl: {error}", file=sys.stderr)
-            code = NOT_ALL_OK
-    return code
-
-
-def describe(options: argparse.Namespace) -> int:
-    """Print what a study asks and every parameter that it takes."""
-    (study,) = catalog.choose(catalog.find_project(), options.study)
-    for paragraph in study.introduction:
-        print(textwrap.fill(paragraph.lstrip("# "), 100) + "\n")
-    for parameter in study.parameters.values():
-        print(f"{parameter.name}: {parameter.type} = {parameter.default!r}")
-        if parameter.help:
-            print(textwrap.indent(textwrap.fill(parameter.help, 96), "    "))
-    return OK
-
-
-def run(options: argparse.Namespace) -> int:
-    """Plan the runs, then run them; 0 only if all are ok."""
-    from quarl_lib.suite import plan
-
-    project = catalog.find_project()
-    tasks = plan.make(
-        project, options.study, options.preset, pairs=options.pairs, files=options.files,
-        output=options.output, suite=options.name, grid=options.grid,
-    )  # fmt: skip
-    if options.dry_run:
-        for task in tasks:
-            print(f"{task.study}  {task.directory}")
-            for name, value in task.parameters.items():
-                print(f"  {name} = {value!r}" + ("  (changed)" if name in task.changed else ""))
-        return OK
-    from quarl_lib.reports import index
-    from quarl_lib.suite import runner
-    from quarl_lib.suite.display import Display
-
-    silence = options.silence
-    if silence is None:
-        silence = 0.0 if options.preset == "paper" else SILENCE_S
-    how = runner.Options(
-        jobs=options.jobs, force=options.force, retry_failed=options.retry_failed,
-        timeout_s=options.timeout, cell_timeout_s=options.cell_timeout,
-        silence_s=silence or None, cluster=options.cluster,
-    )  # fmt: skip
-    records = runner.run(tasks, how, Display(tasks), index.add)
-    found = sorted({record["state"] for record in records})
-    page = tasks[0].directory.parents[1] / "index.html"
-    if page.exists():
-        print(f"\n{page}")
-    if "interrupted" in found:
-        return INTERRUPTED
-    return OK if found == ["ok"] else NOT_ALL_OK
-
-
-def report(options: argparse.Namespace) -> int:
-    """Write the report of one run, or every report and the index of a suite."""
-    from quarl_lib.reports import index, report
-
-    for path in index.rebuild(options.directory, report.build):
-        print(path)
-    if options.latex:
-        from quarl_lib.reports import latex
-
-        for path in latex.build(options.directory):
-            print(path)
-    return OK
-
-
-def compare(options: argparse.Namespace) -> int:
-    """Write a page that lays runs or suites side by side."""
-    from quarl_lib.reports import comparison
-
-    print(comparison.build(options.directories, options.output, catalog.find_project() / "outputs"))
-    return OK
-
-
-def agents(options: argparse.Namespace) -> int:
-    """Print a table with a row per agent, refused ones with the reason; 0 if one at least can be played."""
-    import json
-
-    from quarl_lib.sb3.describe import SHORT, describe_agents, in_short
-
-    rows = describe_agents(options.directory, tuple(options.import_module), options.run_pickles)
-    if options.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        from quarl_lib.text_table import text_table
-
-        short, engines = in_short(rows)
-        print(text_table(short, SHORT))
-        for line in engines:
-            print(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="    "))
-    return OK if any(row["refused"] is None for row in rows) else NOT_ALL_OK
-
-
-def recommend(options: argparse.Namespace) -> int:
-    """Print per agent the cheapest precision that keeps its return; 0 if one agent at least could be measured."""
-    import json
-
-    from quarl_lib.studies.ptq_study.recommend import line, recommend
-    from quarl_lib.suite import states
-
-    found = (options.runs or catalog.find_project() / "outputs").glob("*/ptq_study/*/run.json")
-    records = {path.parent: states.read(path.parent) for path in found}
-    runs = [run for run, record in records.items() if record.get("state") == "ok"]
-    runs.sort(key=lambda run: records[run].get("started", 0.0), reverse=True)
-    rows = recommend(options.directory, options.retain, options.episodes, options.import_module, runs)
-    print(json.dumps(rows, indent=1) if options.json else "\n".join(map(line, rows)))
-    return OK if any(row["refused"] is None for row in rows) else NOT_ALL_OK
-
-
-def export(options: argparse.Namespace) -> int:
-    """Write an agent's policy and its card, and say what was measured."""
-    from quarl_lib.deploy import describe
-    from quarl_lib.deploy.export import export
-
-    card = export(
-        options.agent, options.to, options.output, options.precision,
-        env_id=options.env_id, vec_normalize=options.vec_normalize,
-    )  # fmt: skip
-    print(f"{options.output}\n{options.output}.json\n{describe.parity(card)}\n{describe.times(card)}")
-    return OK
-
-
-def bench(options: argparse.Namespace) -> int:
-    """Print what an action costs."""
-    from quarl_lib.deploy import bench, describe
-
-    table = bench.bench(options.agent, rounds=options.rounds, env_id=options.env_id)
-    print(describe.bench_table(table))
-    return OK
-
-
-def profile(options: argparse.Namespace) -> int:
-    """Measure what the stages cost and write them as YAML, the authors' recipe too where Reverb is installed."""
-    import platform
-    from importlib.util import find_spec
-
-    import yaml
-
-    from quarl_lib.actorq.bench import profile
-    from quarl_lib.actorq.config import Config
-    from quarl_lib.files import write_text
-
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", options.hidden):
-        raise ValueError(f"--hidden {options.hidden!r}: write layer sizes such as 2048x2048x2048")
-    tasks = options.tasks or ["dm_control:cartpole:balance", "gym:CartPole-v0"]
-    learner = Config(task=tasks[0], algorithm=profile.algorithm_of(tasks[0]), batch_size=options.batch_size)
-    table = profile.measure(
-        options.machine or platform.node(), tasks, tuple(map(int, options.hidden.split("x"))),
-        options.precisions or ["fp32", "int8", "int4"], learner,
-        designs=profile.DESIGNS if find_spec("reverb") else ("packed",),
-        progress=lambda done, total, what: print(f"{done} of {total}: {what}", file=sys.stderr),
-    )  # fmt: skip
-    write_text(options.output, yaml.safe_dump(table, sort_keys=False, default_flow_style=None, width=120))
-    print(options.output)
-    return OK
-
-
-def doctor(options: argparse.Namespace) -> int:
-    """Print what this machine can do; 0 if the studies can run."""
-    from quarl_lib import doctor
-
-    return doctor.show(as_json=options.json)
 
 
 if __name__ == "__main__":

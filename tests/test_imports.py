@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "reports": {"suite", "files", "provenance"},
     "doctor": {"suite", "inference", "actorq.carbon", "extras", "files", "provenance"},
     # sb3, studies, actorq: `agents`, `recommend`, `profile` have their logic there, imported inside functions only.
-    "cli": {"text_table", "suite", "reports", "doctor", "deploy", "sb3", "studies", "actorq", "files"},
+    "commands": {"text_table", "suite", "reports", "doctor", "deploy", "sb3", "studies", "actorq", "files"},
+    "cli": {"commands", "suite"},
 }
 # Inside ActorQ: each of these knows those before it, and what stands beside it.
 ACTORQ: dict[str, set[str]] = {
@@ -51,7 +52,7 @@ ACTORQ: dict[str, set[str]] = {
 BACKENDS_MAY = {"spec", "pack", "arithmetic", "layout", "tiles", "heads", "observations", "interface", "extension"}
 HEAVY = {"torch", "tensorflow", "reverb", "stable_baselines3", "gymnasium", "acme", "jax"}
 # Importing these must not bring torch or TensorFlow along, or `quarl list` would wait for it.
-LIGHT = {"extras", "files", "provenance", "suite", "reports", "doctor", "cli", "text_table"}
+LIGHT = {"extras", "files", "provenance", "suite", "reports", "doctor", "cli", "commands", "text_table"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

@@ -82,7 +82,7 @@ def _energy(config: Config, worked_s: float, wall_time_s: float) -> dict[str, ob
     }  # fmt: skip
 
 
-class Task:
+class Coroutine:
     """One part as a coroutine, with its clock in seconds."""
 
     def __init__(self, number: int, part: Part, parent: greenlet.greenlet) -> None:
@@ -100,10 +100,10 @@ class Clock:
 
     def __init__(self, costs: Mapping[str, Cost], seed: int) -> None:
         self.costs, self.seed = costs, seed
-        self._tasks: list[Task] = []
-        self._running: Task | None = None
-        self._queue: list[tuple[float, int, Task]] = []
-        self._waiting: deque[Task] = deque()  # for the replay's other side, first come first served
+        self._tasks: list[Coroutine] = []
+        self._running: Coroutine | None = None
+        self._queue: list[tuple[float, int, Coroutine]] = []
+        self._waiting: deque[Coroutine] = deque()  # for the replay's other side, first come first served
         self._hub = greenlet.getcurrent()
 
     def time(self) -> float:
@@ -121,7 +121,7 @@ class Clock:
     def run(self, parts: Sequence[Part], link: Link, report: Callable[[], None] = lambda: None) -> None:
         """Run every part to its end, with a report now and then; an error in one ends all and is raised."""
         self._hub = greenlet.getcurrent()
-        tasks = self._tasks = [Task(number, part, self._hub) for number, part in enumerate(parts)]
+        tasks = self._tasks = [Coroutine(number, part, self._hub) for number, part in enumerate(parts)]
         for task in tasks:
             self._push(task)
         reported = 0
@@ -142,7 +142,7 @@ class Clock:
                 if task.coroutine:  # started and not at its end
                     task.coroutine.throw(greenlet.GreenletExit)
 
-    def _ended(self, task: Task, tasks: list[Task], link: Link) -> None:
+    def _ended(self, task: Coroutine, tasks: list[Coroutine], link: Link) -> None:
         if task.part.ends_run:
             link.request_stop(f"{task.part.name} ended")
         elif task.part.replaceable and all(other.coroutine.dead for other in tasks if other.part.replaceable):
@@ -179,10 +179,10 @@ class Clock:
             task.time, task.looks_again = max(task.time, now or self.time()), True
             self._push(task)
 
-    def _push(self, task: Task) -> None:
+    def _push(self, task: Coroutine) -> None:
         heapq.heappush(self._queue, (task.time, task.number, task))
 
-    def _current(self) -> Task:
+    def _current(self) -> Coroutine:
         assert self._running is not None, "only a running part has a clock"
         return self._running
 

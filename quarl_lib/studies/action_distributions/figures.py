@@ -27,11 +27,12 @@ def discrete_panels(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def first_agent(table: pd.DataFrame) -> Axes:
+def first_agent(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw one panel of the first agent: how often it takes each action, or how far its actions move."""
     measured = table[table.error == ""]
     rows = measured[measured.agent == measured.agent.iloc[0]]
-    ax = draw_bars(rows) if rows.discrete.iloc[0] else draw_ecdf(rows)
+    draw = draw_bars if rows.discrete.iloc[0] else draw_ecdf
+    ax = draw(rows, axes_or_new(ax))
     labels = ("action", "share of states") if rows.discrete.iloc[0] else ("|action − fp32's|", "share within")
     ax.set(xlabel=labels[0], ylabel=labels[1])
     ax.set_title(rows.agent.iloc[0], size="small")

@@ -187,8 +187,8 @@ def _over_peers(summary: pd.DataFrame) -> str:
     interval = f" {brackets(row.over_peer_low, row.over_peer_high, 'seed')}" if measured else ""
     peer, least = row.peer.removeprefix("sb3_").upper(), "" if measured else "at least "
     return (
-        f" To {row.threshold:g} on {row.task} Stable-Baselines3's {peer} takes {least}{row.over_peer:.1f} x{interval} as "
-        f"long as ActorQ with {row.precision} actors."
+        f" To {row.threshold:g} on {row.task} Stable-Baselines3's {peer} takes {least}{row.over_peer:.1f} x{interval} "
+        f"as long as ActorQ with {row.precision} actors."
     )
 
 

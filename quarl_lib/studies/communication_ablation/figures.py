@@ -52,13 +52,6 @@ def ablation_panels(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def first_panel(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first transport at the shortest update period, where communication weighs most."""
-    return summary[
-        (summary.transport == summary.transport.iloc[0]) & (summary.update_period == summary.update_period.min())
-    ]
-
-
 def return_over_steps(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw return over actor steps, a line per update period: mean over seeds, band from the worst to the best."""
     ax = axes_or_new(ax)

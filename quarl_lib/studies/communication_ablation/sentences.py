@@ -152,3 +152,10 @@ def key_figure(summary: pd.DataFrame) -> str:
         f"when they pull weights every {row.update_period} steps; a message is {row.fewer_bytes:.2f} × smaller, and "
         f"pulls take {row.pull_share:.1%} of the time."
     )
+
+
+def first_panel(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the first transport at the shortest update period, where communication weighs most."""
+    return summary[
+        (summary.transport == summary.transport.iloc[0]) & (summary.update_period == summary.update_period.min())
+    ]

@@ -136,7 +136,7 @@ def kept_panels(robustness: pd.DataFrame) -> Figure:
     return figure
 
 
-def loss_map(summary: pd.DataFrame, observation: str = "none") -> Figure:
+def loss_panels(summary: pd.DataFrame, observation: str = "none") -> Figure:
     """Draw one panel a quantizer: the share of fp32's return lost by agent (rows) and precision (columns).
 
     Bold with a star: beyond noise. Colours end at 0 and at a loss of all; cells without a value stay grey.

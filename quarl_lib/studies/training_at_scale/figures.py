@@ -10,15 +10,9 @@ from matplotlib.figure import Figure
 
 from quarl_lib.studies.common.grid import legend_above, outer_labels, panels
 from quarl_lib.studies.common.theme import PRECISION_COLORS, PRECISION_MARKERS, better
+from quarl_lib.studies.training_at_scale.labels import DESIGN_NAMES, label_of
 
-DESIGN_NAMES = {"packed": "ours", "authors": "the authors’ recipe"}
 GREY = "#999999"
-
-
-def label_of(row: object) -> str:
-    """Return a set-up in words."""
-    name = DESIGN_NAMES[row.design]  # type: ignore[attr-defined]
-    return f"{name}, {row.precision}, {row.n_actors} actors, {row.learner_ms:g} ms"  # type: ignore[attr-defined]
 
 
 def time_panels(summary: pd.DataFrame) -> Figure:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from quarl_lib.studies.common.intervals import brackets
 from quarl_lib.studies.common.paper_tables import PAPER_TASKS
-from quarl_lib.studies.training_at_scale.figures import label_of
+from quarl_lib.studies.training_at_scale.labels import label_of
 
 OFF = (0.85, 1.18)  # within 15 %, either way
 PAPER_SETTING = (4, 2.0)  # actors, and milliseconds of an update on its GPU

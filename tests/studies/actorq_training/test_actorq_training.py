@@ -13,6 +13,7 @@ import pytest
 from quarl_lib.studies.actorq_training import figures, sentences, study
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
+from quarl_lib.studies.actorq_training.summary import SUMMARY_COLUMNS, summarize
 
 BALANCE = "dm_control:cartpole:balance"
 
@@ -58,11 +59,11 @@ def table():
 
 @pytest.fixture(scope="module")
 def summary(table):
-    return study.summarize(table)
+    return summarize(table)
 
 
 def test_summary_by_hand(summary):
-    assert tuple(summary.columns) == study.SUMMARY_COLUMNS
+    assert tuple(summary.columns) == SUMMARY_COLUMNS
     fp32, int8 = summary.set_index("precision").loc[["fp32", "int8"]].itertuples()
     assert (fp32.seeds, fp32.seeds_reached, int8.seeds, int8.seeds_reached) == (2, 2, 2, 1)
     assert (fp32.steps_to_threshold, fp32.seconds_to_threshold) == (2000, 20)
@@ -117,7 +118,7 @@ def test_first_of_so_many_in_a_row(values, needed, expected):
 def test_threshold_0_is_95_percent_of_the_best_fp32_return(table):
     without = table.assign(threshold=table.threshold.where(table.threshold.isna(), 0.0))
     best = training_runs.curves(table).query("precision == 'fp32'").running_return.max()
-    assert study.summarize(without).threshold.tolist() == [pytest.approx(0.95 * best)] * 2
+    assert summarize(without).threshold.tolist() == [pytest.approx(0.95 * best)] * 2
     assert (
         training_runs._paper_threshold(
             pd.Series({("t", "dqn", "fp32", 0): -100.0}).rename_axis(training_runs.RUN_KEYS), "t"
@@ -131,7 +132,7 @@ def test_speedup_is_paired_by_seed():
     slow, fast = {0: 700, 10: 850, 20: 920, 30: 990}, {0: 700, 10: 910, 20: 950, 30: 980}
     rows = [run_rows("fp32", seed, slow, 1000.0 + 1000.0 * seed) for seed in (0, 1)]
     rows += [run_rows("int8", 0, fast, 250.0), run_rows("int8", 1, slow, 250.0)]
-    summary = study.summarize(pd.concat(rows, ignore_index=True))
+    summary = summarize(pd.concat(rows, ignore_index=True))
     int8 = summary.set_index("precision").loc["int8"]
     assert int8.speedup == pytest.approx(2**0.5)
     assert (int8.speedup_low, int8.speedup_high) == pytest.approx(
@@ -146,7 +147,7 @@ def test_speedup_is_paired_by_seed():
 def test_energy_that_the_meter_did_not_see_is_in_no_ratio():
     curve = {10: 950, 20: 950, 30: 950}  # at its threshold before the meter's second reading
     rows = [run_rows(precision, 0, curve, 250.0) for precision in ("fp32", "int8")]
-    int8 = study.summarize(pd.concat(rows, ignore_index=True)).set_index("precision").loc["int8"]
+    int8 = summarize(pd.concat(rows, ignore_index=True)).set_index("precision").loc["int8"]
     assert int8.speedup == 1.0
     assert math.isnan(int8.co2_ratio)
     assert math.isnan(int8.energy_kwh)
@@ -212,7 +213,7 @@ def test_what_is_said_of_the_lone_actor_stands_in_the_table(table, monkeypatch):
     measured = training_speed.measure(study.lone_actors(study.Config()), 300, 3)
     whole = pd.concat([table, measured], ignore_index=True)
     pd.testing.assert_frame_equal(training_speed.lone_actor(whole), training_speed.summarize(blocks), check_dtype=False)
-    pd.testing.assert_frame_equal(study.summarize(whole), study.summarize(table))  # trained runs alone
+    pd.testing.assert_frame_equal(summarize(whole), summarize(table))  # trained runs alone
 
 
 def test_without_the_lone_actor_the_report_says_so(table, summary):
@@ -295,7 +296,7 @@ def test_what_is_deployed_by_hand(table):
             for seed in (0, 1)
         ]
     )  # fmt: skip
-    summary = study.summarize(pd.concat([as_learned, as_run, ages], ignore_index=True)).set_index("precision")
+    summary = summarize(pd.concat([as_learned, as_run, ages], ignore_index=True)).set_index("precision")
     assert summary.loc["int8"].seconds_to_threshold == 10
     assert summary.loc["int8"].seconds_to_threshold_quantized == 20
     assert summary.loc["int8"].best_return == summary.loc["int8"].best_return_quantized + 50
@@ -315,7 +316,7 @@ def test_a_study_without_lone_actor_or_episodes_ends(table):
     assert speed.empty
     assert "left out" in sentences.speed_verdict(speed)
     figures.lone_actor_panels(speed)
-    assert sentences.key_figure(study.summarize(bare), speed).endswith("3 of 4 runs reached their threshold.")
+    assert sentences.key_figure(summarize(bare), speed).endswith("3 of 4 runs reached their threshold.")
 
 
 def test_one_policy_evaluated_twice_counts_once():
@@ -359,7 +360,7 @@ def test_finished_cells_are_kept_and_the_others_resumed(tmp_path, monkeypatch, t
 
 
 def test_runs_that_ended_before_the_learners_first_step(table):
-    summary = study.summarize(table[table.get("part") != "learner"])
+    summary = summarize(table[table.get("part") != "learner"])
     assert summary.learner_busy.isna().all()
     assert set(summary.bound_by) == {"unknown"}
     assert "int8: the runs ended before the learner's first step." in sentences.bottleneck(summary)
@@ -367,7 +368,7 @@ def test_runs_that_ended_before_the_learners_first_step(table):
 
 
 def test_nothing_reached_is_said_and_drawn(table):
-    summary = study.summarize(table.assign(threshold=table.threshold * 2))
+    summary = summarize(table.assign(threshold=table.threshold * 2))
     assert summary.seeds_reached.tolist() == [0, 0]
     assert summary.speedup.isna().all()
     assert "0 of 2 seeds" in sentences.verdict(summary)
@@ -417,7 +418,7 @@ def test_both_algorithms_for_real(tmp_path, monkeypatch):
     table = study.run(config, lambda done, total, what: seen.append((done, total)))
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
-    summary = study.summarize(table)
+    summary = summarize(table)
     assert summary.precision.tolist() == ["fp32", "int8", "fp32", "int8"]
     assert summary.seeds_reached.tolist() == [0] * 4
     assert np.isfinite(summary[["best_return", "learner_busy", "actor_us_per_step"]]).all().all()

@@ -112,7 +112,7 @@ def test_two_bits_break_ddpg_and_the_words_say_so(summary):
     assert row.paired_ci_high < -300
     said = sentences.verdict(summary)
     assert f"{int(summary.differs.sum())} of {(summary.precision != 'fp32').sum()} quantized cells" in said
-    figure = figures.loss_map(summary)
+    figure = figures.loss_panels(summary)
     panel = next(ax for ax in figure.axes if ax.get_title().startswith("paper"))
     agents, columns = ([label.get_text() for label in axis.get_ticklabels()] for axis in (panel.yaxis, panel.xaxis))
     assert columns == ["fp16", "int8", "int2"]
