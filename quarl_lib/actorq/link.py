@@ -22,8 +22,9 @@ RUNNING, ENDED, ABORTED = range(3)  # values of STOP
 OTHER_PARTS = 16  # heartbeats beside the actors': learner, evaluator, watchers
 # Where a part stands, kept in the low bits of its heartbeat; the count of its loop is above them.
 STAGES = ("nothing", "start", "env_reset", "env_step", "observe", "sample", "learner_step", "broadcast", "checkpoint",
-          "evaluate", "wait")  # fmt: skip
-NOTHING, START, ENV_RESET, ENV_STEP, OBSERVE, SAMPLE, LEARNER_STEP, BROADCAST, CHECKPOINT, EVALUATE, WAIT = range(11)
+          "evaluate", "wait", "end")  # fmt: skip
+NOTHING, START, ENV_RESET, ENV_STEP, OBSERVE, SAMPLE = range(6)
+LEARNER_STEP, BROADCAST, CHECKPOINT, EVALUATE, WAIT, END = range(6, 12)
 _ONE_BEAT = 256
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl_lib.actorq.launch.fork_server import ForkServer
-from quarl_lib.actorq.link import START, Link, Stopped
+from quarl_lib.actorq.link import END, START, Link, Stopped
 
 DISK_FULL = errno.ENOSPC  # exit code of a part that could not write; a full disk takes no traceback
 PARENT_GRACE_S = 2.0  # for a part to end by itself once its caller is gone
@@ -94,6 +94,7 @@ def run_part(
     except Stopped:
         pass
     except BaseException as error:
+        link.beat(END)
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         code = DISK_FULL if full else 1
         with contextlib.suppress(OSError):

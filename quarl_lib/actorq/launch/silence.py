@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-from quarl_lib.actorq.link import CHECKPOINT, NOTHING, SAMPLE, START, Link
+from quarl_lib.actorq.link import CHECKPOINT, END, NOTHING, SAMPLE, START, Link
 
 LONGEST_LOOK_S = 1.0  # while the supervisor itself was stopped, nobody's silence counts
-# On top of stall_s: imports, a sampler that waits for a slow or hung actor (up to 7 s seen), a large replay.
-PATIENCE_S = {NOTHING: 90.0, START: 90.0, SAMPLE: 10.0, CHECKPOINT: 270.0}
+# On top of stall_s: imports, a sampler that waits for a slow or hung actor (up to 7 s seen), a large replay, and the
+# end, where that sampler and the server are waited for: how a part failed is known only afterwards.
+PATIENCE_S = {NOTHING: 90.0, START: 90.0, SAMPLE: 10.0, CHECKPOINT: 270.0, END: 30.0}
 
 
 class Silence:

@@ -18,7 +18,7 @@ from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import checkpoint, d4pg, dqn
 from quarl_lib.actorq.learner.state import State, device_of
-from quarl_lib.actorq.link import BROADCAST, CHECKPOINT, LEARNER_STEP, SAMPLE, Link
+from quarl_lib.actorq.link import BROADCAST, CHECKPOINT, END, LEARNER_STEP, SAMPLE, Link
 from quarl_lib.actorq.replay.choice import Replay, open_replay
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.weights.broadcast import publisher_of
@@ -53,7 +53,10 @@ def run(config: Config, link: Link) -> None:
             link.set_address(replay.address)
         learner = Learner(config, link, spec, state, replay)
         with contextlib.closing(replay.batches(learner.sampling)) as batches:  # an open one would hold the server up
-            learner.learn(batches)
+            try:
+                learner.learn(batches)
+            finally:
+                link.beat(END)
     finally:
         link.set_learner_done()
         replay.stop()

@@ -14,7 +14,7 @@ from fault_runs import pid_of, processes_in, wait_until
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.local import RunFailed
 from quarl_lib.actorq.launch.silence import Silence
-from quarl_lib.actorq.link import CHECKPOINT, ENV_STEP, START, Link, read
+from quarl_lib.actorq.link import CHECKPOINT, END, ENV_STEP, START, Link, read
 
 STALL_S = 2.0
 
@@ -51,6 +51,9 @@ def test_silence_counts_from_the_last_beat_and_only_while_looked_at(tmp_path, mo
     assert not after(1.0)
     link.beat(CHECKPOINT)
     assert not after(200.0)  # a large replay takes its time
+    link.beat(END)
+    assert not after(30.0)  # so do a sampler and a server that end
+    assert after(5.0)
 
 
 def test_stopped_actor_is_replaced_with_its_row(tmp_path, in_background):

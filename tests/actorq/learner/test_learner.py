@@ -20,7 +20,7 @@ from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.learner import checkpoint
 from quarl_lib.actorq.learner import loop as learner
 from quarl_lib.actorq.learner.state import device_of
-from quarl_lib.actorq.link import NOTHING, Link, read
+from quarl_lib.actorq.link import END, NOTHING, Link, read
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.actorq.weights.broadcast import SharedMemoryBroadcast, subscriber_of
 from quarl_lib.envs import control, specs
@@ -184,6 +184,7 @@ def test_a_last_snapshot_that_cannot_be_left_fails_the_learner(tmp_path, monkeyp
     monkeypatch.setattr(learner, "leave_snapshot", leave_snapshot)
     with pytest.raises(OSError, match="no space left"):
         learner.run(CONFIG, link)
+    assert link.heartbeat(link.beat_slot)[1] == END  # what ends a sampler and a server is no stall
 
 
 def test_a_diverged_learner_says_so(tmp_path):
