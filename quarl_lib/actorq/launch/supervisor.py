@@ -21,7 +21,7 @@ from quarl_lib.actorq.launch.children import DISK_FULL, nothing, start
 from quarl_lib.actorq.launch.fork_server import KILLED, STOPPED, ForkServer
 from quarl_lib.actorq.launch.interrupts import signals_ignored
 from quarl_lib.actorq.launch.program import Part
-from quarl_lib.actorq.launch.silence import Silence
+from quarl_lib.actorq.launch.silence import Silence, waited_s
 from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, EVALUATE, STAGES, Link, RunFailed
 
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
@@ -109,7 +109,7 @@ class Supervisor:
                 self._returned(one.part)
             else:
                 self._died(one.part, self._how_ended(one))
-        self.silence.look()
+        self.silence.look({one.slot: waited_s(one.process.pid) for one in self.running.values()})
         for one in sorted(self.running.values(), key=lambda one: one.part.replaceable):
             self._check_silence(one)
             self._check_weights(one)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
 import actorq_parts as parts
 import pytest
@@ -13,7 +16,7 @@ from fault_runs import pid_of, processes_in, wait_until
 
 from quarl_lib.actorq.launch import local
 from quarl_lib.actorq.launch.local import RunFailed
-from quarl_lib.actorq.launch.silence import Silence
+from quarl_lib.actorq.launch.silence import Silence, waited_s
 from quarl_lib.actorq.link import CHECKPOINT, END, ENV_STEP, START, Link, read
 
 STALL_S = 2.0
@@ -35,7 +38,7 @@ def test_silence_counts_from_the_last_beat_and_only_while_looked_at(tmp_path, mo
     def after(seconds: float) -> bool:
         for _ in range(round(seconds / 0.5)):
             clock[0] += 0.5
-            silence.look()
+            silence.look({})
         return silence.too_long(slot, 2.0)
 
     assert not after(80.0)  # nothing heard yet: it may still import
@@ -44,7 +47,7 @@ def test_silence_counts_from_the_last_beat_and_only_while_looked_at(tmp_path, mo
     link.beat(ENV_STEP)
     assert not after(2.0)
     clock[0] += 1000.0  # the supervisor itself was stopped: one second of it counts
-    silence.look()
+    silence.look({})
     assert silence.seconds(slot) == pytest.approx(2.5, abs=0.51)
     assert after(1.0)
     link.beat(ENV_STEP)
@@ -54,6 +57,40 @@ def test_silence_counts_from_the_last_beat_and_only_while_looked_at(tmp_path, mo
     link.beat(END)
     assert not after(30.0)  # so do a sampler and a server that end
     assert after(5.0)
+
+
+def test_waiting_for_a_core_is_no_silence(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    link = Link(tmp_path, 1)
+    slot = link.beat_slot = link.first_beat
+    silence = Silence(link)
+    silence.begin(slot)
+    link.beat(ENV_STEP)
+    silence.look({slot: 7.0})  # what it waited before
+    for waited in (7.4, 7.8, 8.2):
+        clock[0] += 0.5
+        silence.look({slot: waited})
+    assert silence.seconds(slot) == pytest.approx(0.3)
+    clock[0] += 0.5
+    silence.look({slot: 8.2})  # it had its core, and said nothing
+    assert silence.seconds(slot) == pytest.approx(0.8)
+    silence.begin(slot)  # the next process there has waited less
+    silence.look({slot: 0.1})
+    assert silence.seconds(slot) == pytest.approx(0.0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not say")
+def test_time_without_a_core_is_read():
+    spin = "import os, time\nos.sched_setaffinity(0, {0})\nend = time.time() + 1.0\nwhile time.time() < end: pass"
+    both = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
+    most = 0.0
+    while both[0].poll() is None:
+        most = max(most, waited_s(both[0].pid))
+        time.sleep(0.02)
+    both[1].wait()
+    assert most > 0.1  # two share one core
+    assert waited_s(2**30) == 0.0
 
 
 def test_stopped_actor_is_replaced_with_its_row(tmp_path, in_background):
