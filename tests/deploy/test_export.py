@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from quarl_lib import QuantizedPolicy, cli
 from quarl_lib.deploy import export, parity
@@ -71,6 +72,25 @@ def test_int8_graphs_hold_no_float_weights():
     assert max(np.prod(c.dims) for c in floats) <= 64
     assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 5
     assert [(o.domain, o.version) for o in model.opset_import] == [("", 17)]
+
+
+@pytest.mark.parametrize("to", ["onnx", "c"])
+def test_files_that_take_float32_are_refused_where_that_is_too_coarse(to, tmp_path, monkeypatch):
+    source = read_source("a2c/MountainCarContinuous-v0")
+    statistics = source.agent.normalization
+    assert statistics is not None
+    far = dataclasses.replace(statistics, mean=statistics.mean + np.array([0, 100 * statistics.std[1]]))
+
+    def wide(dtype) -> object:
+        space = spaces.Box(-np.inf, np.inf, (2,), dtype)
+        agent = dataclasses.replace(source.agent, normalization=far, observation_space=space)
+        return dataclasses.replace(source, agent=agent)
+
+    monkeypatch.setattr(export, "read_source", lambda *arguments, **options: wide(np.float64))
+    with pytest.raises(ValueError, match=r"feature 1 has a mean of .* float32, which is too coarse .* as a policy"):
+        export.export("far", to, tmp_path / f"policy.{to}")
+    assert list(tmp_path.iterdir()) == []
+    export._check_float32(wide(np.float32))  # type: ignore[arg-type]
 
 
 def test_another_policy_is_not_written(tmp_path, monkeypatch):

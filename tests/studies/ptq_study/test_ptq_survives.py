@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from quarl_lib.sb3 import SHIPPED_AGENTS
-from quarl_lib.studies import action_distributions, ptq_study
+from quarl_lib.studies import action_distributions
 from quarl_lib.studies.action_distributions import sentences as action_words
 from quarl_lib.studies.ptq_study import cells, figures, sentences, study
+from quarl_lib.studies.ptq_study.aggregate import aggregate, native
 
 GOOD = SHIPPED_AGENTS / "ppo" / "CartPole-v1"
 RAISING = {"Raises-v0": "ZeroDivisionError: a wheel came off", "WantsAnArray-v0": "reshape"}
@@ -108,7 +109,7 @@ def test_where_fp32_fails_int8_has_its_return_and_no_comparison(
 
 def report(table: Any, summary: Any) -> None:
     """Draw and say all that the notebook does."""
-    scores = ptq_study.aggregate(table)
+    scores = aggregate(table)
     axes = figures.aggregate(scores), figures.relative_error(summary, "paper")
     drawn = [figures.return_panels(summary), figures.return_panels(summary, by="observation")]
     plt.close("all")
@@ -121,7 +122,7 @@ def report(table: Any, summary: Any) -> None:
     sentences.overview(summary, "paper", "none")
     sentences.beside_paper(summary, "", "none")
     sentences.aggregate_caption(scores)
-    ptq_study.native(table)
+    native(table)
 
 
 def broken(folder: Path, kind: int) -> None:
