@@ -26,6 +26,7 @@ from quarl_lib.envs.lanes import Together, side_by_side
 
 BACKENDS = ("auto", "together", "envpool", "loop")
 FIRST, MID, LAST = (int(kind) for kind in dm_env.StepType)
+CHECKED_DOMAINS = ("acrobot", "ball_in_cup", "cartpole", "cheetah", "finger", "fish", "hopper")
 CLASSIC = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "CartPole-v0", "CartPole-v1", "Pendulum-v1")
 
 
@@ -240,7 +241,7 @@ class EnvPoolCopies(_Copies):
 
 @functools.cache
 def envpool_name(task: str) -> str | None:
-    """Return EnvPool's name of a task, None where it (or EnvPool) does not have it as the original is."""
+    """Return EnvPool's name of a task; None without EnvPool, and for tasks not held against the original."""
     if find_spec("envpool") is None:
         return None
     import envpool
@@ -249,8 +250,10 @@ def envpool_name(task: str) -> str | None:
     if suite == "gym":
         spec = gymnasium.spec(registry.registered_name(name))
         module = str(spec.entry_point).partition(":")[0]
-        built_in = name in CLASSIC or module.startswith("gymnasium.envs.mujoco")
+        built_in = name in CLASSIC and module.startswith("gymnasium.")
         return name if built_in and not spec.kwargs and name in envpool.list_all_envs() else None
+    if name.partition(":")[0] not in CHECKED_DOMAINS:
+        return None
     words = name.replace(":", "_").split("_")
     ours = "".join(word if word.isupper() else word.capitalize() for word in words) + "-v1"
     return ours if ours in envpool.list_all_envs() else None

@@ -174,7 +174,7 @@ def test_envpools_time_limit_is_the_originals_and_does_not_end_the_value(task, l
 @needs_envpool
 def test_envpools_seeds_are_each_copys_own():
     first, again, other = (
-        vectorized.make("dm_control:walker:walk", seeds).reset().observation
+        vectorized.make("dm_control:cheetah:run", seeds).reset().observation
         for seeds in ([5, 2**32 - 1], [5, 9], [6, 9])
     )
     np.testing.assert_array_equal(first[0], again[0])
