@@ -26,7 +26,7 @@ def peer_runs(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             mine = mine[mine[name] == getattr(end, name)]
         seconds = reached(mine, thresholds[end.task], int(end.needed))[1] if len(mine) else math.nan
         known = not math.isnan(seconds)
-        rows.append((end.task, end.peer, end.seed, seconds if known else end.wall_time_s, known))
+        rows.append((end.task, end.peer, int(end.seed), seconds if known else end.wall_time_s, known))
     return pd.DataFrame(rows, columns=RUN_COLUMNS)
 
 
@@ -51,7 +51,7 @@ def ratios(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             ratio = paired_ratio(pairs.seconds, pairs.seconds_ours)
             ends = (ratio.low, ratio.high) if whole else (np.nan, np.nan)
             rows.append((task, precision, peer, len(pairs), int(pairs.reached.sum()), pairs.seconds.median(),
-                         ratio.estimate, *ends, MEASURED if whole else BOUND))  # fmt: skip
+                         ratio.estimate, *ends, (MEASURED if whole else BOUND) if len(pairs) else ""))  # fmt: skip
     return pd.DataFrame(rows, columns=RATIO_COLUMNS)
 
 

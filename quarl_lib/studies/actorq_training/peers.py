@@ -57,8 +57,11 @@ def check(peers: list[str], peer_seeds: list[int], seeds: list[int], peer_second
 
 
 def beside(config: Any, options: Options) -> Iterator[PeerRun]:
-    """Name the peers that a study's config has beside an ActorQ run: those that suit the task's actions."""
-    if options.seed in config.peer_seeds:
+    """Name the peers that a study's config has beside an ActorQ run: those that suit the task's actions.
+
+    None stands beside a run in virtual time: a peer's clock is a real one.
+    """
+    if options.seed in config.peer_seeds and getattr(config, "launcher", "local") != "virtual":
         for peer in config.peers:
             if (peer in DISCRETE) == control.is_discrete(options.task):
                 yield PeerRun(peer, options, config.peer_seconds, config.peer_threads)
