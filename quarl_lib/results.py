@@ -23,7 +23,7 @@ ConfigType = TypeVar("ConfigType")
 PROJECT = provenance.PROJECT
 TABLE_ROWS_SHOWN = 30
 FOLDED = ("parameters", "provenance")  # tables that a report shows when asked
-THUMBNAIL_INCHES = (3.8, 2.14)  # small, so that its words are large where an index shows it
+THUMBNAIL_INCHES = (5.6, 3.15)  # small, so that its words are large where an index shows it
 # Columns that say over how many a row was taken, and the column of single measurements that says it otherwise.
 COUNTS = {"agents": "agent", "seeds": "seed", "episodes": "episode", "rounds": "round", "states": "state"}
 BATCH_PRINTS_EVERY_S = 10.0
@@ -194,7 +194,7 @@ class Run:
         figure = getattr(drawn, "figure", drawn)
         figure.set_size_inches(*THUMBNAIL_INCHES)
         path = self.directory / "figures" / "thumbnail.png"
-        write_atomically(path, lambda aside: figure.savefig(aside, format="png", dpi=200))
+        write_atomically(path, lambda aside: figure.savefig(aside, format="png", dpi=140))
         plt.close(figure)
 
     def table(self, table: pd.DataFrame, name: str = "summary", whole: bool = False) -> None:

@@ -213,7 +213,7 @@ def test_caption_counts_what_was_measured(run, shown):
 def test_thumbnail_is_a_small_picture_of_its_own(run, shown):
     run.thumbnail(plt.subplots(figsize=(9, 9))[1])
     with Image.open(run.directory / "figures" / "thumbnail.png") as picture:
-        assert picture.size == (760, 428)
+        assert picture.size == (784, 441)
     assert shown == [], "for the index, not for the notebook"
 
 

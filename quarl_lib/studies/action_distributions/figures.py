@@ -36,7 +36,7 @@ def first_agent(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     labels = ("action", "share of states") if rows.discrete.iloc[0] else ("|action − fp32's|", "share within")
     ax.set(xlabel=labels[0], ylabel=labels[1])
     ax.set_title(rows.agent.iloc[0], size="small")
-    ax.legend(fontsize=8)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return ax
 
 

@@ -219,5 +219,8 @@ def _training_time(summary: pd.DataFrame) -> str:
     bound = timed[timed.bound_by == "learner"]
     why = ""
     if len(bound) == len(timed):
-        why = f", because the learner is the bottleneck (at work {bound.learner_busy.min():.0%} of its time or more)"
+        busy = (
+            f"at work {bound.learner_busy.min():.0%} of its time or more, an actor {bound.actor_busy.max():.0%} or less"
+        )
+        why = f", because the learner is the bottleneck ({busy})"
     return f"{said}: it runs at {span} the speed with fp32 actors {sure}{why}; {reached}."

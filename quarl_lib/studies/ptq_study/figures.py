@@ -148,7 +148,7 @@ def loss_panels(summary: pd.DataFrame, observation: str = "none") -> Figure:
     figure, axes = panels(len(quantizers), columns=2)
     columns = min(2, max(len(quantizers), 1))
     lines = -(-len(quantizers) // 2)
-    figure.set_size_inches(1.6 + (0.56 * len(precisions) + 0.3) * columns, 0.7 + (0.32 * len(agents) + 0.6) * lines)
+    figure.set_size_inches(1.6 + (0.56 * len(precisions) + 0.3) * columns, 1.0 + (0.32 * len(agents) + 0.6) * lines)
     for index, (ax, quantizer) in enumerate(zip(axes, quantizers, strict=True)):
         cells = rows[rows.quantizer.isin([quantizer, "cast"])].set_index(["agent", "precision"])
         lost = cells.relative_error.unstack().reindex(index=agents, columns=precisions)
@@ -156,7 +156,7 @@ def loss_panels(summary: pd.DataFrame, observation: str = "none") -> Figure:
         ax.set_facecolor("#DDDDDD")
         for (agent, precision), row in cells.iterrows():
             if row.relative_error == row.relative_error:
-                said = f"{row.relative_error + 0.0:.0%}{'*' * row.differs}"
+                said = f"{round(row.relative_error, 2) + 0.0:.0%}{'*' * row.differs}"
                 at = (precisions.index(precision), agents.index(agent))
                 color = "white" if row.relative_error > 0.65 else "black"
                 ax.text(
@@ -165,7 +165,8 @@ def loss_panels(summary: pd.DataFrame, observation: str = "none") -> Figure:
         ax.set_xticks(range(len(precisions)), precisions, size=8)
         ax.set_yticks(range(len(agents)), agents if index % columns == 0 else [""] * len(agents), size=8)
         ax.grid(visible=False)
-        ax.set_title(f"{quantizer}: share of fp32's return lost", size="small")
+        ax.set_title(quantizer, size="small")
+    figure.suptitle("share of fp32's return lost", size="medium")
     return figure
 
 

@@ -256,10 +256,9 @@ def test_a_claim_says_which_way_and_why(summary):
     )
     longer = summary.assign(speedup=0.5, speedup_low=0.4, speedup_high=0.6)
     assert "is longer on 1 of 1 tasks" in sentences.key_figure(longer, none)
-    bound = summary.assign(bound_by="learner", learner_busy=0.97)
-    assert "because the learner is the bottleneck (at work 97% of its time or more)" in sentences.key_figure(
-        bound, none
-    )
+    bound = summary.assign(bound_by="learner", learner_busy=0.97, actor_busy=0.25)
+    said = "because the learner is the bottleneck (at work 97% of its time or more, an actor 25% or less)"
+    assert said in sentences.key_figure(bound, none)
 
 
 def test_what_quantized_actors_took_is_a_multiple_of_fp32s(summary):

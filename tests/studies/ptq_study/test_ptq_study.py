@@ -113,7 +113,7 @@ def test_two_bits_break_ddpg_and_the_words_say_so(summary):
     said = sentences.verdict(summary)
     assert f"{int(summary.differs.sum())} of {(summary.precision != 'fp32').sum()} quantized cells" in said
     figure = figures.loss_panels(summary)
-    panel = next(ax for ax in figure.axes if ax.get_title().startswith("paper"))
+    panel = next(ax for ax in figure.axes if ax.get_title() == "paper")
     agents, columns = ([label.get_text() for label in axis.get_ticklabels()] for axis in (panel.yaxis, panel.xaxis))
     assert columns == ["fp16", "int8", "int2"]
     at = (columns.index("int2"), agents.index("ddpg/Pendulum-v1"))
