@@ -6,6 +6,8 @@ import os
 from importlib import import_module
 from types import ModuleType
 
+from quarl_lib.inference.layout import LAYOUT_VERSION
+
 loaded: ModuleType | None = None
 missing: str = ""
 
@@ -16,6 +18,8 @@ else:
         loaded = import_module("quarl_lib.inference._native")
     except ImportError as error:
         missing = f"the C extension was not built ({error}): install a C compiler and reinstall"
+    if loaded is not None and getattr(loaded, "LAYOUT_VERSION", 1) != LAYOUT_VERSION:  # it would misread in silence
+        loaded, missing = None, "the C extension is of another version than the rest: build it anew, pip install -e ."
 
 
 def native() -> ModuleType | None:

@@ -40,6 +40,20 @@ def test_turned_off_it_says_so_once_and_acts_on():
     assert result.stderr.count("Native kernels unavailable") == 1
 
 
+def test_kernels_of_another_layout_are_not_used(tmp_path):
+    fake = tmp_path / "old.py"
+    fake.write_text(
+        "import sys, types\n"
+        "sys.modules['quarl_lib.inference._native'] = types.ModuleType('old')\n"
+        "from quarl_lib.inference import extension\nassert extension.native() is None\nprint(extension.missing)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, str(fake)], env=environment, text=True, capture_output=True, timeout=60, check=False
+    )
+    assert result.stdout.startswith("the C extension is of another version than the rest: build it anew"), result.stderr
+
+
 @pytest.mark.skipif(extension.native() is None, reason=extension.missing or "built")
 def test_an_environment_variable_picks_the_kernels():
     assert act(QUARL_NATIVE_ISA="portable").stdout.startswith("native portable")

@@ -178,7 +178,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native(void) {
     choose_kernels();
     PyObject *module = PyModule_Create(&definition);
-    if (module && (PyType_Ready(&engine_type) < 0 || PyModule_AddObjectRef(module, "Engine", (PyObject *)&engine_type) < 0))
+    if (module && (PyType_Ready(&engine_type) < 0 || PyModule_AddObjectRef(module, "Engine", (PyObject *)&engine_type) < 0 ||
+                   PyModule_AddIntMacro(module, LAYOUT_VERSION) < 0))
         Py_CLEAR(module);
     return module;
 }
