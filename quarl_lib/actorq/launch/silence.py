@@ -15,7 +15,7 @@ PATIENCE_S = {NOTHING: 90.0, START: 90.0, SAMPLE: 10.0, CHECKPOINT: 270.0, END: 
 
 
 class Silence:
-    """How long each slot's heartbeat has stood still while this process looked and the other had a core if it wants one."""
+    """How long each heartbeat has stood still while this process looked and the other had a core, if it wants one."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
