@@ -27,6 +27,15 @@ def relative_error(value: float, reference: float) -> float:
     return (reference - value) / abs(reference) if reference else math.nan
 
 
+def not_inferior(low: float, reference: float, floor: float, tolerated: float = 0.05) -> bool:
+    """Say whether `low`, the lower end of a difference, lies above -`tolerated` of the range from floor to reference.
+
+    False where the reference is no better than the floor (a random policy's return), or where there is no interval.
+    """
+    span = reference - floor
+    return bool(span > 0 and low > -tolerated * span)
+
+
 # --- divergences: one value a state, in nats, averaged by the caller ------------------------------------------------
 
 

@@ -194,3 +194,19 @@ def test_running_mean():
     assert metrics.running_mean([2, 4, 6, 8], window=2).tolist() == [2, 3, 5, 7]
     with pytest.raises(ValueError, match="window=0"):
         metrics.running_mean([1], window=0)
+
+
+@pytest.mark.parametrize(
+    ("low", "reference", "floor", "expected"),
+    [
+        (-23.9, 500, 20, True),  # 5 % of 480 are 24
+        (-24.1, 500, 20, False),
+        (-50.0, -200, -1200, False),  # on the bound
+        (-49.0, -200, -1200, True),
+        (10.0, 20, 20, False),  # no range: nothing was learned
+        (math.nan, 500, 20, False),  # one seed: no interval
+        (1.0, 500, math.nan, False),
+    ],
+)
+def test_not_inferior_is_judged_by_the_lower_end_in_the_range_from_random(low, reference, floor, expected):
+    assert metrics.not_inferior(low, reference, floor) is expected

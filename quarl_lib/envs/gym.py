@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,9 @@ RENAMED = {
     },
 }
 
+# What Gymnasium names no reward threshold for.
+SOLVED = {"Pendulum-v1": -200.0}
+
 _BOX2D = re.compile(r"^(LunarLander|BipedalWalker|CarRacing)")
 _MUJOCO = re.compile(
     r"^(HalfCheetah|Walker2d|Hopper|Swimmer|Reacher|Pusher|Ant|Humanoid|HumanoidStandup|Inverted(Double)?Pendulum)-v\d"
@@ -45,6 +49,14 @@ class EnvironmentMissing(RuntimeError):
 def current_name(env_id: str) -> str:
     """Return the name under which an environment is registered today, e.g. LunarLander-v2 -> LunarLander-v3."""
     return RENAMED.get(env_id, env_id)
+
+
+def reward_threshold(env_id: str) -> float:
+    """Return the mean return from which an environment counts as solved, -infinity where nobody says."""
+    if env_id in SOLVED:
+        return SOLVED[env_id]
+    known = gymnasium.registry.get(current_name(env_id))
+    return -math.inf if known is None or known.reward_threshold is None else known.reward_threshold
 
 
 def import_modules(names: Iterable[str]) -> None:

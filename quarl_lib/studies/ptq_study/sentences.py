@@ -172,7 +172,7 @@ def _fewest_bits(integers: pd.DataFrame, by: str) -> str:
     for name, rows in integers[integers.error == ""].groupby(by, sort=False):
         agents: dict[float, int] = {}
         for _, agent in rows.groupby("agent"):
-            lost = agent[agent.differs & (agent.relative_error > LARGE)].num_bits.max()
+            lost = agent[~agent.without_loss].num_bits.max()
             kept = agent[~(agent.num_bits <= lost)].num_bits.min()
             agents[kept] = agents.get(kept, 0) + 1
         said = [
@@ -183,7 +183,10 @@ def _fewest_bits(integers: pd.DataFrame, by: str) -> str:
         parts.append(f"**{name}**: {', '.join(said)}")
     if not parts:
         return "No integer precision was measured."
-    kept = f"How many agents keep their return (loss within noise or {LARGE:.0%}), by {by}: "
+    kept = (
+        "How many agents keep their return (not inferior: the paired interval lies above -5 % of the range from a "
+        f"random policy to fp32), by {by}: "
+    )
     return kept + "; ".join(parts) + "."
 
 

@@ -16,7 +16,7 @@ from quarl_lib.sb3 import content_hash
 from quarl_lib.studies.common.agents import choose_agents
 from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.ptq_study import paper_table2
-from quarl_lib.studies.ptq_study.cells import UNDISTURBED, PTQCell, lost, measure
+from quarl_lib.studies.ptq_study.cells import RANDOM, UNDISTURBED, PTQCell, lost, measure
 
 CELL = ["algorithm", "env_id", "agent", "precision", "quantizer", "observation"]
 TABLE_COLUMNS = (
@@ -26,8 +26,8 @@ TABLE_COLUMNS = (
 SUMMARY_COLUMNS = (
     "algorithm", "env_id", "agent", "precision", "quantizer", "observation", "num_bits", "episodes",
     "mean_return", "ci_low", "ci_high", "relative_error", "relative_error_low", "relative_error_high",
-    "paired_difference", "paired_ci_low", "paired_ci_high", "differs", "kl_divergence", "kl_kind", "same_action_rate",
-    "mean_abs_action_difference", "paper_return", "paper_kl", "normalisation",
+    "paired_difference", "paired_ci_low", "paired_ci_high", "differs", "without_loss", "kl_divergence", "kl_kind",
+    "same_action_rate", "mean_abs_action_difference", "paper_return", "paper_kl", "normalisation",
     "trained_on", "warning", "error",
 )  # fmt: skip
 
@@ -161,8 +161,10 @@ def _disturbed(tasks: list[PTQCell], config: Config) -> list[PTQCell]:
 def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Return one row per simulated cell: return, difference to fp32 paired by seed, divergence, the paper's values.
 
-    Cells under disturbances are `robustness`'s.
+    Without loss means not inferior: the lower end of the difference's interval lies above -5 % of the range from a
+    random policy to fp32. Cells under disturbances are `robustness`'s.
     """
+    random = table[table.engine == RANDOM].groupby("env_id").episode_return.mean()
     table = table[(table.engine == "simulated") & (table.disturbance == UNDISTURBED)]
     reference = {
         agent: rows.set_index("seed").episode_return
@@ -172,11 +174,22 @@ def summarize(table: pd.DataFrame, confidence: float = 0.95, seed: int = 0) -> p
     for key, episodes in table.groupby(CELL, sort=False):
         cell = dict(zip(CELL, key, strict=True))
         first = episodes.iloc[0]
-        row = {**cell, "warning": first.warning, "error": first.error, "episodes": 0, "differs": False}
+        row = {
+            **cell,
+            "warning": first.warning,
+            "error": first.error,
+            "episodes": 0,
+            "differs": False,
+            "without_loss": False,
+        }
         row |= {"normalisation": first.normalisation, "trained_on": first.trained_on}
         if not first.error:
             returns = episodes.set_index("seed").episode_return
-            row |= against_fp32(returns, reference.get(cell["agent"]), confidence, seed)
+            fp32 = reference.get(cell["agent"])
+            row |= against_fp32(returns, fp32, confidence, seed)
+            if fp32 is not None:
+                floor = random.get(cell["env_id"], float("nan"))
+                row["without_loss"] = metrics.not_inferior(row["paired_ci_low"], float(fp32.mean()), floor)
             row |= first[["kl_divergence", "kl_kind", "same_action_rate", "mean_abs_action_difference"]].to_dict()
         if cell["precision"] != "none":
             row["num_bits"] = storage_bits(cell["precision"])

@@ -27,10 +27,14 @@ MARGIN = 0.15
 def return_panels(summary: pd.DataFrame) -> Figure:
     """Draw Figure 10, one panel per environment and algorithm: normalized return over weight bits, a line a method.
 
-    Filled and joined where everything has the same bits, and on the engines' grid; hollow where activations or
-    observation have others.
+    Only where fp32 converged. Filled and joined where everything has the same bits, and on the engines' grid; hollow
+    where activations or observation have others.
     """
-    agents = list(summary.groupby(["env_id", "algorithm"], sort=False))
+    agents = list(summary[summary.converged].groupby(["env_id", "algorithm"], sort=False))
+    if not agents:
+        figure, (ax,) = panels(1)
+        ax.set_title("no fp32 policy counts as solved on every seed")
+        return figure
     figure, axes = panels(len(agents))
     for ax, ((env_id, algorithm), rows) in zip(axes, agents, strict=True):
         draw_returns(rows, ax)

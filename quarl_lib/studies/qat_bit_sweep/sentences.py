@@ -9,8 +9,7 @@ import pandas as pd
 from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.sb3.tuning import TRIALS
 from quarl_lib.studies.common.intervals import brackets
-from quarl_lib.studies.qat_bit_sweep.study import METHODS, SCRATCH, TWIN
-from quarl_lib.studies.qat_bit_sweep.summary import AGENT, BITS
+from quarl_lib.studies.qat_bit_sweep.summary import AGENT, BITS, METHODS, SCRATCH, TWIN
 
 PAPER_FEWEST_BITS = "5 to 6"  # appendix A, over all of its environments
 NAMES = {
@@ -30,6 +29,22 @@ def verdict(summary: pd.DataFrame) -> str:
             parts.append(f"{algorithm}: {', '.join(said)}")
         sentences.append(f"- **{env_id}**, {'; '.join(parts)}.")
     return "Fewest bits of a weight without loss, in any cell of the sweep:\n\n" + "\n".join(sentences)
+
+
+def not_converged(summary: pd.DataFrame) -> str:
+    """Say which agents the figure leaves out, since fp32 itself does not reach what counts as solved."""
+    fp32 = summary[summary.method.isin(["fp32", TWIN]) & ~summary.converged]
+    left_out = [
+        f"{row.algorithm} {row.env_id}{'' if row.start else ' trained here'} "
+        f"({row.mean_return:.0f} {brackets(row.ci_low, row.ci_high, 'seed', '.0f')})"
+        for row in fp32.itertuples()
+    ]
+    if not left_out:
+        return "Every fp32 policy is solved on every seed, where somebody says what that is."
+    return (
+        f"Not in the figure, since fp32 does not count as solved on every seed: {', '.join(left_out)}. What "
+        "quantization costs a policy that has not learned its task says nothing."
+    )
 
 
 def at_eight_bits(summary: pd.DataFrame) -> str:

@@ -27,10 +27,8 @@ from quarl_lib.studies.qat_bit_sweep.cells import (
     read_levels,
     versions_of_libraries,
 )
+from quarl_lib.studies.qat_bit_sweep.summary import METHODS, SCRATCH, TWIN
 
-SCRATCH = ("qat", "lsq")
-METHODS = (*SCRATCH, "fine_tune")
-TWIN = "fp32_scratch"  # the fp32 training beside those from scratch, where an archive is the agent's fp32
 SHIPPED = "shipped"
 
 

@@ -7,12 +7,16 @@ from typing import Any
 import pandas as pd
 
 from quarl_lib import metrics
+from quarl_lib.envs.gym import reward_threshold
 
+SCRATCH = ("qat", "lsq")
+METHODS = (*SCRATCH, "fine_tune")
+TWIN = "fp32_scratch"  # the fp32 training beside those from scratch, where an archive is the agent's fp32
 AGENT = ["algorithm", "env_id"]
 BITS = ["grid", "weight_bits", "activation_bits", "observation_bits", "edge_bits"]
 SUMMARY_COLUMNS = (
     *AGENT, "start", "method", *BITS, "actor_steps", "seeds", "episodes", "mean_return", "ci_low", "ci_high",
-    "random_return", "normalized", "normalized_low", "normalized_high", "relative_error",
+    "random_return", "converged", "normalized", "normalized_low", "normalized_high", "relative_error",
     "paired_difference", "paired_ci_low", "paired_ci_high", "over_ptq", "over_ptq_low", "over_ptq_high",
     "without_loss", "fewest_bits_without_loss", "training_time_ratio", "ratio_low", "ratio_high",
 )  # fmt: skip
@@ -27,14 +31,18 @@ def summarize(table: pd.DataFrame, tolerated_loss: float = 0.05) -> pd.DataFrame
 
     Without loss means not inferior: the lower end of the paired difference's interval lies above -`tolerated_loss`
     (5 %) of the range from the random policy to fp32. A wide interval, as of few seeds, shows nothing and passes
-    nothing; one seed has none.
+    nothing; one seed has none. Converged means that fp32, by the same recipe where a row trains from scratch, reaches
+    what counts as solved on every seed.
     """
     rows = []
     for agent, cells in table.groupby(AGENT, sort=False):
         of_method = {str(method): part for method, part in cells.groupby("method", sort=False)}
-        reference, random = (_of_seeds(of_method[method]) for method in ("fp32", "random"))
+        fp32 = of_method["fp32"]
+        reference, random = _of_seeds(fp32), _of_seeds(of_method["random"])
         span = float(reference.mean() - random.mean())
-        twin = of_method.get("fp32_scratch", of_method["fp32"]).groupby("seed").training_cpu_s.first()
+        own = of_method.get(TWIN, of_method["fp32"])
+        threshold = reward_threshold(str(agent[1]))
+        twin = own.groupby("seed").training_cpu_s.first()
         for key, cell in cells[cells.method != "random"].groupby(["method", *BITS], sort=False):
             returns = _of_seeds(cell)
             mean = metrics.mean_interval(returns)
@@ -50,12 +58,13 @@ def summarize(table: pd.DataFrame, tolerated_loss: float = 0.05) -> pd.DataFrame
                 "random_return": random.mean(),
                 "relative_error": metrics.relative_error(mean.estimate, float(reference.mean())),
                 **dict(zip(("paired_difference", "paired_ci_low", "paired_ci_high"), paired, strict=True)),
-                "without_loss": bool(span > 0 and paired.low > -tolerated_loss * span),
+                "converged": bool(_of_seeds(own if key[0] in (TWIN, *SCRATCH) else fp32).min() >= threshold),
+                "without_loss": metrics.not_inferior(paired.low, reference.mean(), random.mean(), tolerated_loss),
             }
             if span > 0:
                 shares = [1 + value / span for value in paired]
                 row |= dict(zip(("normalized", "normalized_low", "normalized_high"), shares, strict=True))
-            if "ptq" in of_method and key[0] not in ("fp32", "fp32_scratch", "ptq"):
+            if "ptq" in of_method and key[0] not in ("fp32", TWIN, "ptq"):
                 rounded = of_method["ptq"]
                 rounded = rounded[(rounded[BITS] == list(key[1:])).all(axis=1)]
                 if len(rounded):

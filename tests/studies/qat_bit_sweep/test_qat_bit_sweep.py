@@ -85,7 +85,15 @@ def test_archives_are_the_fp32_that_is_rounded_and_tuned_beside_training_from_sc
     assert ddpg.training_time_ratio.isna().all()
     assert "A2C CartPole-v1 500, DDPG Pendulum-v1 -1" in sentences.starts(summary)
     assert "Trained here in fp32 by the recipes: A2C CartPole-v1 " in sentences.starts(summary)
-    assert len(figures.return_panels(summary).axes) == 2
+    assert a2c.converged.to_dict() == {
+        "fp32": True, "fp32_scratch": False, "ptq": True, "qat": False, "fine_tune": True,
+    }  # fmt: skip
+    assert ddpg.converged.all()  # -200 and above
+    assert sentences.not_converged(summary).startswith(
+        "Not in the figure, since fp32 does not count as solved on every seed: A2C CartPole-v1 trained here ("
+    )
+    first, second = figures.return_panels(summary).axes
+    assert {first.get_title(), second.get_title()} == {"CartPole-v1, A2C, 1 seeds", "Pendulum-v1, DDPG, 1 seeds"}
     levels = study.weight_levels(config)
     assert set(levels.method) == {"fp32", "qat", "fine_tune"}
     assert set(levels.layer) == {1, 2, 3}  # an archive's layers and a training's have one name
@@ -114,7 +122,11 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
         assert "CartPole" in words(summary)
     assert "fine-tuned wins" in sentences.against_ptq(summary)
     assert {"item", "paper", "ours", "setting"} <= set(sentences.beside_paper(summary).columns)
-    panel = figures.return_panels(summary).axes[0]
+    assert not summary.converged.any()  # 400 steps
+    assert "A2C CartPole-v1 trained here (" in sentences.not_converged(summary)
+    (panel,) = figures.return_panels(summary).axes
+    assert panel.get_title() == "no fp32 policy counts as solved on every seed"
+    (panel,) = figures.return_panels(summary.assign(converged=True)).axes
     assert panel.get_title() == "CartPole-v1, A2C, 2 seeds"
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
     assert len(figures.weight_level_panels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
@@ -282,7 +294,8 @@ def test_an_fp32_that_learned_nothing_is_no_range_to_lose():
     assert not summary.without_loss.any()
     assert summary.normalized.isna().all()
     assert "fp32 learned nothing" in sentences.key_figure(summary)
-    assert not figures.return_panels(summary).axes[0].collections
+    assert not summary.converged.any()
+    assert not figures.return_panels(summary.assign(converged=True)).axes[0].collections
 
 
 def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
@@ -303,7 +316,7 @@ def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
     assert "(350 (one seed: no interval))" in sentences.at_eight_bits(summary)
     assert "wins 0 of 1 and loses 0" in sentences.against_ptq(summary)
     assert "one seed: no interval" in sentences.against_ptq(summary)
-    (panel,) = figures.return_panels(summary).axes
+    (panel,) = figures.return_panels(summary.assign(converged=True)).axes
     assert not panel.collections  # no error bar
     assert not figures.training_time(summary).collections
 
