@@ -88,12 +88,12 @@ def beside_paper(summary: pd.DataFrame, border: pd.DataFrame) -> pd.DataFrame:
         ):
             if beside:
                 ends = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
-                rows.append(("Table 4", f"{row.task}: {what}", paper, getattr(row, name), *ends, setting))
+                rows.append(("Table 4", f"{row.task}: {what}", "virtual", paper, getattr(row, name), *ends, setting))
     theirs = border[(border.design == "authors") & (border.precision == "int8") & (border.n_actors == n_actors)]
     for row in theirs[theirs.learner_ms == ms].itertuples():
         what = f"the authors' int8 over their fp32, steps a second, costs of {row.machine}"
-        rows.append(("Table 4", what, float("nan"), row.speedup, float("nan"), float("nan"), setting))
-    return pd.DataFrame(rows, columns=["item", "what", "paper", "ours", "ci_low", "ci_high", "setting"])
+        rows.append(("Table 4", what, "virtual", float("nan"), row.speedup, float("nan"), float("nan"), setting))
+    return pd.DataFrame(rows, columns=["item", "what", "clock", "paper", "ours", "ci_low", "ci_high", "setting"])
 
 
 def key_figure(summary: pd.DataFrame) -> str:

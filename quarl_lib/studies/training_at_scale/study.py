@@ -78,6 +78,9 @@ class Config:
                 raise ValueError(
                     f"{name}={getattr(self, name)}: give one value for each of the {len(self.tasks)} tasks"
                 )
+        known = DESIGNS["packed"]
+        if not set(self.precisions) <= set(known):
+            raise ValueError(f"precisions={self.precisions}: choose of {', '.join(known)}")
         if "fp32" not in self.precisions:
             raise ValueError(f"precisions={self.precisions}: leave fp32 in, every ratio is taken to it")
         if not all(map(math.isfinite, self.thresholds)):
