@@ -59,6 +59,7 @@ class Config:
     stop_evaluations: int = 1
     border_actors: list[int] = field(default_factory=lambda: [1, 4, 16])
     border_learner_ms: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    border_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])
     border_steps: int = 2000
     validation_replays: list[str] = field(default_factory=lambda: ["local"])
     validation_samples_per_insert: list[float] = field(default_factory=lambda: [16.0])
@@ -71,7 +72,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("tasks", "precisions", "designs", "actors", "learner_ms", "seeds", "border_actors",
-                     "border_learner_ms"):  # fmt: skip
+                     "border_learner_ms", "border_precisions"):  # fmt: skip
             check_each_once(name, getattr(self, name))
         for name in ("thresholds", "actor_steps", "update_periods"):
             if len(getattr(self, name)) != len(self.tasks):
@@ -79,10 +80,11 @@ class Config:
                     f"{name}={getattr(self, name)}: give one value for each of the {len(self.tasks)} tasks"
                 )
         known = DESIGNS["packed"]
-        if not set(self.precisions) <= set(known):
-            raise ValueError(f"precisions={self.precisions}: choose of {', '.join(known)}")
-        if "fp32" not in self.precisions:
-            raise ValueError(f"precisions={self.precisions}: leave fp32 in, every ratio is taken to it")
+        for name in ("precisions", "border_precisions"):
+            if not set(getattr(self, name)) <= set(known):
+                raise ValueError(f"{name}={getattr(self, name)}: choose of {', '.join(known)}")
+            if "fp32" not in getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)}: leave fp32 in, every ratio is taken to it")
         if not all(map(math.isfinite, self.thresholds)):
             raise ValueError(f"thresholds={self.thresholds}: give finite numbers")
         for name in ("actors", "border_actors"):
@@ -115,7 +117,9 @@ def trained_cells(config: Config) -> list[Cell]:
             "stop_return": config.thresholds[index], "eval_deployed": False, "flush_period": 1, "replay": "local",
         }  # fmt: skip
         for seed in config.seeds:
-            for n_actors, learner_ms, design, precision in _setups(config, config.actors, config.learner_ms):
+            for n_actors, learner_ms, design, precision in _setups(
+                config, config.actors, config.learner_ms, config.precisions
+            ):
                 if design == "authors" and learner_ms not in config.authors_learner_ms:
                     continue
                 options = training_options(config, **told, seed=seed, n_actors=n_actors, precision=precision)
@@ -128,7 +132,9 @@ def border_cells(config: Config) -> list[Cell]:
     cells = []
     for machine in dict.fromkeys((config.machine, "paper")):
         table = costs.load(machine)
-        for n_actors, learner_ms, design, precision in _setups(config, config.border_actors, config.border_learner_ms):
+        for n_actors, learner_ms, design, precision in _setups(
+            config, config.border_actors, config.border_learner_ms, config.border_precisions
+        ):
             if machine != config.machine and precision not in table.actor.get(design, {}):
                 continue
             options = training_options(
@@ -139,10 +145,12 @@ def border_cells(config: Config) -> list[Cell]:
     return cells
 
 
-def _setups(config: Config, actors: list[int], learner_ms: list[float]) -> list[tuple[int, float, str, str]]:
+def _setups(
+    config: Config, actors: list[int], learner_ms: list[float], precisions: list[str]
+) -> list[tuple[int, float, str, str]]:
     return [
         (n_actors, ms, design, precision)
-        for n_actors in actors for ms in learner_ms for design in config.designs for precision in config.precisions
+        for n_actors in actors for ms in learner_ms for design in config.designs for precision in precisions
         if precision in DESIGNS[design]
     ]  # fmt: skip
 

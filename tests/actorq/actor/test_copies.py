@@ -112,4 +112,4 @@ def test_what_copies_cannot_do_is_refused():
     with pytest.raises(ValueError, match="envs_per_actor=0"):
         Config(envs_per_actor=0)
     with pytest.raises(ValueError, match=r"envs_per_actor=2.*one environment an actor"):
-        costs.CostTable("a machine", "measured", "a policy", {}, {}, {}).of(Config(envs_per_actor=2))
+        costs.CostTable("a machine", {}, "a policy", {}, {}, {}).of(Config(envs_per_actor=2))
