@@ -36,6 +36,10 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("list", help="the studies, and the question that each answers")
     command.set_defaults(act=acts.list_studies)
 
+    command = commands.add_parser("init", help="lay a workbook out: notebooks, params, a place for outputs")
+    command.add_argument("directory", type=Path, metavar="DIR")
+    command.set_defaults(act=acts.init)
+
     command = commands.add_parser("describe", help="a study's parameters: name, type, default, help")
     command.add_argument("study")
     command.set_defaults(act=acts.describe)

@@ -27,6 +27,15 @@ def list_studies(options: argparse.Namespace) -> int:
     return code
 
 
+def init(options: argparse.Namespace) -> int:
+    """Lay a workbook out: notebooks, parameters, tested versions, a place for outputs."""
+    from quarl_lib.suite import workbook
+
+    for path in workbook.lay_out(options.directory):
+        print(path)
+    return OK
+
+
 def describe(options: argparse.Namespace) -> int:
     """Print what a study asks and every parameter that it takes."""
     (study,) = catalog.choose(catalog.find_project(), options.study)

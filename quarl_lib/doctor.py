@@ -70,7 +70,10 @@ def _python(project: Path) -> Iterator[Finding]:
     differs = [
         f"{name} {_version(name)} (tested: {pin})" for name, pin in _pins(project) if _version(name) not in (pin, "")
     ]
-    if differs:
+    if not (project / "constraints.txt").exists():
+        remedy = "a checkout has them, and `quarl init DIR` lays them out: pip install -c constraints.txt ..."
+        yield Finding("tested versions", "note", f"not known: no constraints.txt at {project}", remedy)
+    elif differs:
         yield Finding("tested versions", "note", f"{len(differs)} differ: {', '.join(differs[:6])}", install)
     else:
         yield Finding("tested versions", "ok", "as in constraints.txt")
@@ -120,6 +123,7 @@ def _machine(project: Path) -> Iterator[Finding]:
 
     name, features = provenance.cpu()
     yield Finding("CPU", "ok", f"{name}: {', '.join(features) or 'no instruction set that the kernels know'}")
+    yield _instruction_set()
     cores = provenance.usable_cores()
     few = "" if cores > 1 else "ActorQ's actors and learner will share one core: ratios of times will say little"
     yield Finding("cores", "note" if few else "ok", f"{cores} usable of {os.cpu_count()}", few)
@@ -129,11 +133,38 @@ def _machine(project: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(project).free / 2**30
     full = "" if free >= LEAST_DISK_GIB else "free some, or give --output a folder on another disk"
     yield Finding("disk", "note" if full else "ok", f"{free:.1f} GiB free at {project}", full)
+    yield _home()
     shared = Path("/dev/shm")
     if shared.is_dir():
         room = shutil.disk_usage(shared).free / 2**20
         small = "" if room >= 256 else "give the container more (docker run --shm-size=1g): weights travel through it"
         yield Finding("shared memory", "note" if small else "ok", f"{room:,.0f} MiB free", small)
+
+
+def _instruction_set() -> Finding:
+    from quarl_lib.inference.backends import native
+
+    able = [name for name, state in native.instruction_sets().items() if state == "ok"]
+    if not able:
+        remedy = "see the backend's own line: integer kernels are not there"
+        return Finding("instruction set", "note", "none: the kernels were not built or are turned off", remedy)
+    told = os.environ.get("QUARL_NATIVE_ISA", "auto")
+    if told not in ("auto", *able):
+        return Finding("instruction set", "bad", f"QUARL_NATIVE_ISA={told}, which cannot run here",
+                       f"unset it, or choose auto, {', '.join(able)}")  # fmt: skip
+    why = "the fastest that this CPU runs" if told == "auto" else "chosen by QUARL_NATIVE_ISA"
+    return Finding("instruction set", "ok", f"{able[0] if told == 'auto' else told}, {why}")
+
+
+def _home() -> Finding:
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path(os.devnull)
+    if home.is_dir() and os.access(home, os.W_OK):
+        return Finding("home", "ok", f"{home} can be written")
+    remedy = "export HOME=, or QUARL_CACHE, MPLCONFIGDIR and JUPYTER_CONFIG_DIR=, a folder that can be: caches go there"
+    return Finding("home", "note", f"{home} cannot be written", remedy)
 
 
 def _display() -> Iterator[Finding]:

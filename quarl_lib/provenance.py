@@ -9,7 +9,15 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[1]
+
+def _project() -> Path:
+    """Return the checkout that this package lies in; from a wheel, the workbook here or above, else this folder."""
+    beside, here = Path(__file__).resolve().parents[1], Path.cwd()
+    folders = (beside, here, *here.parents)
+    return next((one for one in folders if (one / "notebooks").is_dir() and (one / "params").is_dir()), here)
+
+
+PROJECT = _project()
 # Instruction sets that decide which inference kernels run, and how fast.
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8", "asimd", "asimddp")
 CORES_VARIABLE = "QUARL_CORES"  # a run's share of the cores, where several run at once

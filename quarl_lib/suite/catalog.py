@@ -99,7 +99,9 @@ def some_studies(project: Path) -> dict[str, Study]:
     """
     studies = find_studies(project)
     if not studies:
-        raise ValueError(f"{project}: no notebooks/<nn>_<study>.ipynb here; go to the project's folder")
+        raise ValueError(
+            f"{project}: no notebooks/<nn>_<study>.ipynb here; go to a workbook, or lay one out: quarl init DIR"
+        )
     return studies
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -13,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from quarl_lib.files import read_json, write_json
+
+try:
+    import fcntl
+except ImportError:  # Windows: folders are not held there, so run one runner at a time
+    fcntl = None  # type: ignore[assignment]
 
 STATES = ("ok", "running", "queued", "failed", "timeout", "interrupted")
 UNFINISHED = ("queued", "running")
@@ -89,7 +93,8 @@ def claim(directory: Path) -> Iterator[int | None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield None
         else:

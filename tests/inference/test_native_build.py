@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,15 @@ def test_without_a_compiler_the_build_succeeds_without_the_extension(tmp_path):
     assert result.returncode == 0, result.stderr
     assert 'building extension "quarl_lib.inference._native" failed' in result.stdout + result.stderr
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="no cross compiler for AArch64")
+def test_kernels_compile_for_aarch64_with_the_portable_set_alone(tmp_path):
+    """Only Python's headers are this machine's: their sizes are those of any 64-bit Linux."""
+    flags = ["-O1", "-std=c11", "-ffp-contract=off", "-Wall", "-Werror=implicit-function-declaration", "-fsyntax-only"]
+    headers = ["-isystem", sysconfig.get_paths()["include"], "-idirafter", "/usr/include"]
+    for source in sorted((ROOT / "quarl_lib/inference/kernels").glob("*.c")):
+        call = ["aarch64-linux-gnu-gcc", *flags, *headers, str(source)]
+        done = subprocess.run(call, capture_output=True, text=True)
+        assert done.returncode == 0, f"{source.name}: {done.stderr}"

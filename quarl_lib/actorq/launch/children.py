@@ -17,7 +17,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from multiprocessing import connection, forkserver, util
+from multiprocessing import connection, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,19 @@ PARENT_GRACE_S = 2.0  # for a part to end by itself once its caller is gone
 CPU_LOOK_EVERY_S = 0.05
 WARM_UP_STALL_S = 5.0  # for which the fork server may be stopped while it imports
 
-_context = multiprocessing.get_context("forkserver")
+
+def _context() -> Any:
+    """Return what starts processes.
+
+    Raises:
+        RuntimeError: this system has no fork server.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        raise RuntimeError(
+            f"ActorQ's processes are forked from a server, which {sys.platform} does not have: run it in the Windows "
+            "Subsystem for Linux, or, in actorq_training, with launcher=virtual"
+        )
+    return multiprocessing.get_context("forkserver")
 
 
 def start(
@@ -46,7 +58,7 @@ def start(
     own = link.directory.parent == Path(tempfile.gettempdir()) and link.directory.name.startswith("quarl-")
     scratch = link.directory if own else None
     arguments = (name, function, link, arguments, beat_slot, scratch, prepare, background)
-    process = _context.Process(target=run_part, args=arguments, daemon=True)
+    process = _context().Process(target=run_part, args=arguments, daemon=True)
     with _without_main_module():
         process.start()
     return process
@@ -158,12 +170,14 @@ def warm_up() -> None:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
+        from multiprocessing import forkserver
+
         forkserver.set_forkserver_preload(["quarl_lib.actorq.launch.tidy", "quarl_lib.actorq.launch.preload"])
         with _without_main_module():
             if (server := ForkServer()).is_stopped():  # whatever stopped it, it serves no run
                 server.kill()
             with ForkServer().starting(WARM_UP_STALL_S):
-                process = _context.Process(target=nothing, daemon=True)
+                process = _context().Process(target=nothing, daemon=True)
                 process.start()
                 process.join()
     finally:

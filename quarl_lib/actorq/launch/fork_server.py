@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing import forkserver
 
 import psutil
 
@@ -21,6 +20,8 @@ class ForkServer:
     """The server that runs now, or one that is started; psutil knows it by its start."""
 
     def __init__(self) -> None:
+        from multiprocessing import forkserver  # not on Windows
+
         self._process: psutil.Process | None = None
         forkserver.ensure_running()
         with contextlib.suppress(psutil.Error):

@@ -36,7 +36,8 @@ def watch(spec: PolicySpec, config: Config, link: Link, reader: int) -> None:
     With the policy's spec bound to it a watcher for `launch.local.run`; at the lowest priority, so that it takes no
     core from what is timed.
     """
-    os.nice(19)
+    if hasattr(os, "nice"):
+        os.nice(19)
     layout, subscriber = layout_of(spec, config.weights_precision), subscriber_of(link, reader)
     seen, before, rows = 0, np.empty(0, np.uint8), []
     while not link.should_stop():

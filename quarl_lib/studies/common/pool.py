@@ -86,8 +86,10 @@ def _in_processes(
         BrokenProcessPool: a process died; what was answered by then is reported.
     """
     # A fork server that has imported torch once starts each worker in a fraction of a second.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", function.__module__])
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()  # Windows has none
+    context = multiprocessing.get_context("forkserver" if has_server else "spawn")
+    if has_server:
+        context.set_forkserver_preload(["torch", function.__module__])
     others = set(multiprocessing.active_children())
     broken: BrokenProcessPool | None = None
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:

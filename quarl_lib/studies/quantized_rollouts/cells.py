@@ -117,15 +117,18 @@ class TrainingTask:
 
 def measure(task: TrainingTask) -> pd.DataFrame:
     """Train every variant in turns on one core and return one row per training and per episode, column `record`."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(allowed)[_worker_number() % len(allowed)]})
+    pins = hasattr(os, "sched_setaffinity")  # macOS and Windows let no process choose its core
+    allowed = os.sched_getaffinity(0) if pins else set()
+    if pins:
+        os.sched_setaffinity(0, {sorted(allowed)[_worker_number() % len(allowed)]})
     try:
         # Another order each seed: whoever goes first finds other caches.
         order = np.roll(np.arange(len(task.variants)), task.seed).tolist()
         jobs = [partial(_train, task, task.variants[index]) for index in order]
         tables = in_turns(jobs)
     finally:
-        os.sched_setaffinity(0, allowed)
+        if pins:
+            os.sched_setaffinity(0, allowed)
     return pd.concat(tables, ignore_index=True)
 
 
