@@ -58,7 +58,7 @@ def test_figures_are_read_from_the_notebook(run):
     source = drawings.read(run)
     assert set(source.calls) == {
         "aggregate", "return_over_bits", "relative_error", "kl_divergence", "return_by_observation",
-        "kept_under_disturbance",
+        "kept_under_disturbance", "which_bits_fail",
     }  # fmt: skip
     assert source.files["table"] == "results"
     assert source.files["scores"] == "aggregate"

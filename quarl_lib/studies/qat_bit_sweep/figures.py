@@ -45,6 +45,15 @@ def return_panels(summary: pd.DataFrame) -> Figure:
     return figure
 
 
+def first_agent(summary: pd.DataFrame) -> Axes:
+    """Draw one panel, the first agent's."""
+    _, rows = next(iter(summary.groupby(["env_id", "algorithm"], sort=False)))
+    ax = draw_returns(rows)
+    ax.set(xlabel="bits of a weight", ylabel="return, fp32 1", title=f"{rows.env_id.iloc[0]}, {rows.algorithm.iloc[0]}")
+    ax.legend(fontsize=9)
+    return ax
+
+
 def draw_returns(rows: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw one agent's normalized returns with intervals over weight bits."""
     ax = axes_or_new(ax)

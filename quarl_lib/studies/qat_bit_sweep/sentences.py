@@ -146,8 +146,9 @@ def key_figure(summary: pd.DataFrame) -> str:
     best = rows.loc[(rows.over_ptq / span.abs()).idxmax()]
     return (
         f"{best.algorithm} on {best.env_id} at {best.weight_bits} bits of a weight returns {best.mean_return:.0f} "
-        f"({NAMES[best.method]}) and {best.mean_return - best.over_ptq:.0f} rounded (PTQ): means over seeds, "
-        "simulated; the cell where they differ most."
+        f"({NAMES[best.method]}) and {best.mean_return - best.over_ptq:.0f} rounded (PTQ), a difference of "
+        f"{best.over_ptq:+.0f} {brackets(best.over_ptq_low, best.over_ptq_high, 'seed', '+.0f')}: means over "
+        f"{best.seeds} {'seed' if best.seeds == 1 else 'seeds'}, simulated; the cell where they differ most."
     )
 
 

@@ -1,6 +1,5 @@
 """What would quantized actors buy on a machine with a GPU learner and N actors?"""
 
-from quarl_lib.studies.training_at_scale.study import Config, border, run, summarize
-from quarl_lib.studies.training_at_scale.validation import validate
+from quarl_lib.studies.common.lazy import at_first_use
 
-__all__ = ["Config", "border", "run", "summarize", "validate"]
+__getattr__ = at_first_use(__name__, study="Config border run summarize", validation="validate")
