@@ -56,6 +56,7 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
     they are not told apart from it, and they are smaller. A virtual clock tells them apart: its waiting is `wait`. NaN
     for a learner whose run ended before its first step.
     """
+    timing = timing.reindex(columns=["part", "stage", "seconds", "count"])  # empty where nobody began
     seconds = {part: timing[timing.part == part].groupby("stage").seconds.sum() for part in ("learner", "actor")}
     learner, actors = seconds["learner"], seconds["actor"]
     steps = timing[(timing.part == "actor") & (timing.stage == "env_step")]["count"].sum()

@@ -56,7 +56,7 @@ class Config:
     sigma_max: float = 0.3
     eval_period: int = 500
     eval_episodes: int = 1
-    stop_evaluations: int = 1
+    stop_evaluations: int = 2
     border_actors: list[int] = field(default_factory=lambda: [1, 4, 16])
     border_learner_ms: list[float] = field(default_factory=lambda: [0.5, 2.0])
     border_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])

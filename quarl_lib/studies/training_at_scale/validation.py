@@ -26,9 +26,9 @@ COLUMNS = (
 def validate(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """Run the first task for real with each replay and ratio, then under the virtual clock; a row a set-up.
 
-    A real run ends at its threshold or after `validation_steps`. Both clocks are read at the same two numbers of
-    actor steps, the first episode's end and the real run's end, so that what was learned does not matter, nor how
-    long processes take to start. One actor: with learner and evaluator it has the cores of a small machine.
+    Both clocks are read at the same two numbers of actor steps: the first episode's end, and where the real run reached
+    its threshold, or its end after `validation_steps`. So neither what was learned matters, nor how long processes
+    take to start. One actor: with learner and evaluator it has the cores of a small machine.
     """
     if not config.validation_steps:
         return pd.DataFrame(columns=list(COLUMNS))
@@ -48,7 +48,7 @@ def options(config: Config, replay: str, samples_per_insert: float) -> actorq.Co
     return training_options(
         config, task=config.tasks[0], precision="int8", seed=config.seeds[0], n_actors=1, replay=replay,
         samples_per_insert=samples_per_insert, actor_steps=config.validation_steps,
-        update_period=config.update_periods[0], stop_return=config.thresholds[0], eval_deployed=False,
+        update_period=config.update_periods[0], eval_deployed=False,
     )  # fmt: skip
 
 
@@ -63,13 +63,11 @@ def _profile(config: Config, replay: str) -> CostTable:
 def _compare(config: Config, replay: str, ratio: float, table: CostTable) -> dict[str, object]:
     from quarl_lib.actorq.launch import local, virtual
 
-    one = options(config, replay, ratio)
+    one, threshold = options(config, replay, ratio), config.thresholds[0]
     with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
         real = local.run(one, Path(directory) / "real", metered=False)
-        virtually = virtual.run(
-            one.replace(stop_return=np.inf), Path(directory) / "virtual", table.of(one), evaluated=False
-        )
-    steps, _ = reached(real["evaluations"], one.stop_return, one.stop_evaluations)
+        virtually = virtual.run(one, Path(directory) / "virtual", table.of(one), evaluated=False)
+    steps, _ = reached(real["evaluations"], threshold, one.stop_evaluations)
     episodes = {clock: logged["episodes"].sort_values("wall_time_s") for clock, logged in
                 (("real", real), ("virtual", virtually))}  # fmt: skip
     begin = max(rows.actor_steps.iloc[0] for rows in episodes.values())
@@ -87,8 +85,8 @@ def _compare(config: Config, replay: str, ratio: float, table: CostTable) -> dic
         "virtual_over_real": seconds["virtual"] / seconds["real"],
         "real_steps_per_s": (end - begin) / seconds["real"],
         "virtual_steps_per_s": (end - begin) / seconds["virtual"], "steps": int(end - begin),
-        "threshold": one.stop_return, "seeds": 1, "seeds_reached": int(steps == steps),
-        "seconds_to_threshold": reached(real["evaluations"], one.stop_return, one.stop_evaluations)[1],
+        "threshold": threshold, "seeds": 1, "seeds_reached": int(steps == steps),
+        "seconds_to_threshold": reached(real["evaluations"], threshold, one.stop_evaluations)[1],
         "steps_to_threshold": steps,
         "bound_by": "learner" if at_work["learner_busy"] >= at_work["actor_busy"] else "actor",
     }  # fmt: skip
