@@ -56,11 +56,6 @@ TINY: dict[str, dict[str, Any]] = {
                               error_observations=8),
     "quantized_rollouts": dict(recipes=["PPO/CartPole-v1/256/1/8-8"], precisions=["plain"], corrections=["behaviour"],
                                seeds=[0], workers=1),
-    "training_at_scale": dict(tasks=["gym:CartPole-v0"], thresholds=[9.0], actor_steps=[300], update_periods=[20],
-                              precisions=["fp32"], designs=["packed"], actors=[2], batch_size=16, min_replay=50,
-                              samples_per_insert=2.0, policy_hidden=[8], critic_hidden=[8], eval_period=200,
-                              border_actors=[1], border_learner_ms=[2.0], border_steps=200, validation_steps=200,
-                              workers=1),
 }  # fmt: skip
 EACH = ("tasks", "disturbances")  # of an open set: the cell's own, one at a time
 # Names out of an open set, and what trains by recipe for hours: tested elsewhere.
