@@ -400,6 +400,8 @@ def test_precisions_take_turns_and_stay_side_by_side():
         ({"vmin": 200.0}, "vmin"),
         ({"thresholds": [math.nan, 40.0]}, "thresholds"),
         ({"import_modules": ["no_such_module"]}, "no_such_module"),
+        ({"launcher": "virtual", "transport": "reverb"}, "give transport='shared_memory'"),
+        ({"launcher": "virtual", "replay": "reverb"}, "give transport='shared_memory'"),
     ],
 )
 def test_bad_parameters_are_named(changes, needle):
