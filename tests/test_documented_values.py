@@ -54,8 +54,8 @@ TINY: dict[str, dict[str, Any]] = {
     "inference_engines": dict(policies=["4-64x64-2"], backends=["native", "torch"], batch_sizes=[1], rounds=1,
                               calls_per_block=2, block_ms=1.0, cold_megabytes=1.0, update_repeats=1,
                               error_observations=8),
-    "quantized_rollouts": dict(recipes=["PPO/CartPole-v1/256/1/8-8"], precisions=["plain"], corrections=["behaviour"],
-                               seeds=[0], workers=1),
+    "quantized_rollouts": dict(recipes=["PPO/CartPole-v1/256/1/8-8"], precisions=["plain", "int8"], seeds=[0],
+                               corrections=["behaviour"], workers=1),
 }  # fmt: skip
 EACH = ("tasks", "disturbances")  # of an open set: the cell's own, one at a time
 # Names out of an open set, and what trains by recipe for hours: tested elsewhere.
