@@ -56,6 +56,8 @@ def busy(timing: pd.DataFrame, n_actors: int) -> dict[str, float]:
     they are not told apart from it, and they are smaller. A virtual clock tells them apart: its waiting is `wait`. NaN
     for a learner whose run ended before its first step.
     """
+    if timing.empty:  # over before anything was timed
+        timing = pd.DataFrame(columns=["part", "stage", "seconds", "count"])
     seconds = {part: timing[timing.part == part].groupby("stage").seconds.sum() for part in ("learner", "actor")}
     learner, actors = seconds["learner"], seconds["actor"]
     steps = timing[(timing.part == "actor") & (timing.stage == "env_step")]["count"].sum()
@@ -77,7 +79,7 @@ def ages(run: pd.DataFrame) -> dict[str, float]:
     Ages are in steps of all actors and in seconds; `changed_share` is the median share of weight codes that differ
     between two publications. NaN where nothing was noted, as in a run that ended within half a second.
     """
-    run = run.reindex(columns=run.columns.union(AGES))
+    run = run.reindex(columns=run.columns.union([*AGES, "part"]))
     timing, learner = run[(run.record == "timing") & (run.part == "actor")], run[run.record == "learner"]
     return {
         "weights_version": float(timing.weights_version.max()),

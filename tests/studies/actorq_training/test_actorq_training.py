@@ -14,6 +14,7 @@ from quarl_lib.studies.actorq_training import figures, sentences, study
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
 from quarl_lib.studies.actorq_training.summary import SUMMARY_COLUMNS, summarize
+from quarl_lib.studies.common import trained
 
 BALANCE = "dm_control:cartpole:balance"
 
@@ -364,6 +365,11 @@ def test_runs_that_ended_before_the_learners_first_step(table):
     assert set(summary.bound_by) == {"unknown"}
     assert "int8: the runs ended before the learner's first step." in sentences.bottleneck(summary)
     figures.busy_panels(summary)
+
+
+def test_run_that_ended_before_anything_was_timed():
+    assert all(map(math.isnan, trained.busy(pd.DataFrame(), 1).values()))
+    assert all(map(math.isnan, trained.ages(pd.DataFrame({"record": ["run"]})).values()))
 
 
 def test_nothing_reached_is_said_and_drawn(table):
