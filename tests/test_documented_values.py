@@ -33,7 +33,8 @@ TINY: dict[str, dict[str, Any]] = {
                             policy_hidden=[16, 16], critic_hidden=[16], publish_period=2, eval_period=200,
                             eval_episodes=1, checkpoint_every=20, throughput_tasks=["gym:CartPole-v0"],
                             throughput_precisions=["fp32", "int8"], throughput_update_periods=[10],
-                            throughput_hidden=[16], throughput_steps=20, throughput_rounds=1),
+                            throughput_hidden=[16], throughput_steps=20, throughput_rounds=1,
+                            peers=["sb3_dqn"], peer_seconds=0.1, peer_threads=1),
     "communication_ablation": dict(hidden=[16], task="gym:CartPole-v0", pairs=["fp32/fp32"], update_periods=[10],
                                    transports=["shared_memory"], steps=20, rounds=1, curve_task="gym:CartPole-v0",
                                    curve_periods=[20], curve_actor_steps=300, policy_hidden=[16], critic_hidden=[16],
@@ -53,10 +54,10 @@ TINY: dict[str, dict[str, Any]] = {
     "inference_engines": dict(policies=["4-64x64-2"], backends=["native", "torch"], batch_sizes=[1], rounds=1,
                               calls_per_block=2, block_ms=1.0, cold_megabytes=1.0, update_repeats=1,
                               error_observations=8),
-    "quantized_rollouts": dict(recipes=["PPO/CartPole-v1/256/1/8-8"], precisions=["plain"], corrections=["behaviour"],
-                               seeds=[0], workers=1),
+    "quantized_rollouts": dict(recipes=["PPO/CartPole-v1/256/1/8-8"], precisions=["plain", "int8"], seeds=[0],
+                               corrections=["behaviour"], workers=1),
 }  # fmt: skip
-EACH = ("tasks",)
+EACH = ("tasks", "disturbances")  # of an open set: the cell's own, one at a time
 # Names out of an open set, and what trains by recipe for hours: tested elsewhere.
 NOT_VARIED = {"task", "curve_task", "throughput_tasks", "agents", "recipes", "policies", "retrain"}
 

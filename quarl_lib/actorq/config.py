@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
+from numbers import Real
 
 from quarl_lib.envs import control, registry
 from quarl_lib.extras import install_line
@@ -27,6 +28,12 @@ REVERB_INSTALL = f"{install_line('reverb')} (Linux on x86-64, Python 3.11)"
 def has_reverb() -> bool:
     """Say whether Reverb and the TensorFlow that it needs are installed."""
     return all(find_spec(name) is not None for name in ("reverb", "tensorflow"))
+
+
+TYPES: dict[str, tuple[type, str]] = {
+    "str": (str, "a text"), "int": (int, "a whole number"), "float": (Real, "a number"),
+    "bool": (bool, "True or False"), "tuple": (tuple, "a tuple"),
+}  # fmt: skip
 
 
 def _require(condition: bool, name: str, value: object, remedy: str) -> None:
@@ -118,6 +125,7 @@ class Config:
     carbon_grams_per_kwh: float = 475.0
 
     def __post_init__(self) -> None:
+        self._check_types()
         registry.import_modules(self.import_modules)
         control.check_task(self.task)
         self._check_choices()
@@ -156,6 +164,13 @@ class Config:
     def replace(self, **changes: object) -> Config:
         """Return a checked copy with some options changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def _check_types(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), str(field.type).partition("[")[0]
+            accepted, remedy = TYPES[kind]
+            good = isinstance(value, accepted) and isinstance(value, bool) == (kind == "bool")
+            _require(good, field.name, value, f"give {remedy}")
 
     def _check_choices(self) -> None:
         for name, allowed in (

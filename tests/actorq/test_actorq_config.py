@@ -47,6 +47,13 @@ from quarl_lib.actorq.config import Config
         ({"n_actors": 1_000_000}, "n_actors", "at most 10000"),
         ({"stop_return": float("nan")}, "stop_return", "inf for none"),
         ({"stall_s": 0.0}, "stall_s", "above 0"),
+        ({"stop_return": "900"}, "stop_return", "give a number"),
+        ({"stall_s": "30"}, "stall_s", "give a number"),
+        ({"max_seconds": None}, "max_seconds", "give a number"),
+        ({"n_actors": True}, "n_actors", "whole number"),
+        ({"task": 3}, "task", "give a text"),
+        ({"resume": "false"}, "resume", "True or False"),
+        ({"import_modules": "mypkg"}, "import_modules", "give a tuple"),
         ({"import_modules": ("no_such_module",)}, "import_modules", "install its package"),
     ],
 )

@@ -118,6 +118,11 @@ class Config:
         peers.check(self.peers, self.peer_seeds, self.seeds, self.peer_seconds, self.peer_threads)
         if self.launcher not in LAUNCHERS:
             raise ValueError(f"launcher={self.launcher!r}: choose one of {', '.join(LAUNCHERS)}")
+        if self.launcher == "virtual" and (self.transport != "shared_memory" or self.replay == "reverb"):
+            raise ValueError(
+                f"launcher='virtual' with transport={self.transport!r}, replay={self.replay!r}: a virtual clock has no "
+                "server; give transport='shared_memory' and replay='local' (or 'auto')"
+            )
         if self.launcher == "ray":
             cluster.check_address(self.ray_address)
             cluster.import_ray()

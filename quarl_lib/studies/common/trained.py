@@ -78,7 +78,7 @@ def ages(run: pd.DataFrame) -> dict[str, float]:
     Ages are in steps of all actors and in seconds; `changed_share` is the median share of weight codes that differ
     between two publications. NaN where nothing was noted, as in a run that ended within half a second.
     """
-    run = run.reindex(columns=run.columns.union(AGES))
+    run = run.reindex(columns=run.columns.union([*AGES, "part"]))
     timing, learner = run[(run.record == "timing") & (run.part == "actor")], run[run.record == "learner"]
     return {
         "weights_version": float(timing.weights_version.max()),

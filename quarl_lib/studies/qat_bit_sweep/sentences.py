@@ -143,7 +143,8 @@ def key_figure(summary: pd.DataFrame) -> str:
     if not len(rows):
         return "fp32 learned nothing: no range to compare in"
     span = rows.mean_return.sub(rows.random_return) / rows.normalized
-    best = rows.loc[(rows.over_ptq / span.abs()).idxmax()]
+    gains = rows.over_ptq / span.abs()  # NaN where a policy plays as well as random actions do
+    best = rows.loc[(gains if gains.notna().any() else rows.over_ptq).idxmax()]
     return (
         f"{best.algorithm} on {best.env_id} at {best.weight_bits} bits of a weight returns {best.mean_return:.0f} "
         f"({NAMES[best.method]}) and {best.mean_return - best.over_ptq:.0f} rounded (PTQ), a difference of "

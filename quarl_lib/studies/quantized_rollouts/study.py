@@ -50,8 +50,10 @@ class Config:
             check_each_once(name, getattr(self, name))
         for text in self.recipes:
             RolloutRecipe.parse(text)
-        if PLAIN not in self.precisions:
-            raise ValueError(f"precisions={self.precisions}: leave {PLAIN} in, every ratio is taken to it")
+        if PLAIN not in self.precisions or len(self.precisions) < 2:
+            raise ValueError(
+                f"precisions={self.precisions}: leave {PLAIN} in, every ratio is taken to it, and an engine's beside it"
+            )
         for precision in self.precisions:
             if precision not in (PLAIN, *PRECISIONS):
                 raise ValueError(f"precisions={precision!r}: choose {PLAIN}, {', '.join(PRECISIONS)}")

@@ -66,6 +66,9 @@ def validation_verdict(validation: pd.DataFrame) -> str:
     """Say how far the virtual clock is from real runs."""
     if not len(validation):
         return "Nothing was validated: validation_steps is 0."
+    validation = validation[validation.virtual_over_real.notna()]
+    if not len(validation):
+        return "No real run had two episodes to take the time between: raise validation_steps."
     off = validation[~validation.virtual_over_real.between(*OFF)]
     worst = validation.loc[(validation.virtual_over_real - 1).abs().idxmax()]
     ratios = validation.virtual_over_real

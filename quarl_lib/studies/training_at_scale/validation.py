@@ -73,8 +73,9 @@ def _compare(config: Config, replay: str, ratio: float, table: CostTable) -> dic
     begin = max(rows.actor_steps.iloc[0] for rows in episodes.values())
     end = min(rows.actor_steps.iloc[-1] for rows in episodes.values())
     end = min(end, steps) if steps > begin else end
+    # A run of a single episode has no two points in time: NaN.
     seconds = {
-        clock: float(np.diff(np.interp([begin, end], rows.actor_steps, rows.wall_time_s))[0])
+        clock: float(np.diff(np.interp([begin, end], rows.actor_steps, rows.wall_time_s))[0]) or np.nan
         for clock, rows in episodes.items()
     }
     at_work = busy(real["timing"], one.n_actors)

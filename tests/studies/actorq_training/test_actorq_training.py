@@ -14,6 +14,7 @@ from quarl_lib.studies.actorq_training import figures, sentences, study
 from quarl_lib.studies.actorq_training import runs as training_runs
 from quarl_lib.studies.actorq_training import speed as training_speed
 from quarl_lib.studies.actorq_training.summary import SUMMARY_COLUMNS, summarize
+from quarl_lib.studies.common import trained
 
 BALANCE = "dm_control:cartpole:balance"
 
@@ -366,6 +367,11 @@ def test_runs_that_ended_before_the_learners_first_step(table):
     figures.busy_panels(summary)
 
 
+def test_run_that_ended_before_anything_was_timed():
+    assert all(map(math.isnan, trained.busy(pd.DataFrame(), 1).values()))
+    assert all(map(math.isnan, trained.ages(pd.DataFrame({"record": ["run"]})).values()))
+
+
 def test_nothing_reached_is_said_and_drawn(table):
     summary = summarize(table.assign(threshold=table.threshold * 2))
     assert summary.seeds_reached.tolist() == [0, 0]
@@ -400,6 +406,8 @@ def test_precisions_take_turns_and_stay_side_by_side():
         ({"vmin": 200.0}, "vmin"),
         ({"thresholds": [math.nan, 40.0]}, "thresholds"),
         ({"import_modules": ["no_such_module"]}, "no_such_module"),
+        ({"launcher": "virtual", "transport": "reverb"}, "give transport='shared_memory'"),
+        ({"launcher": "virtual", "replay": "reverb"}, "give transport='shared_memory'"),
     ],
 )
 def test_bad_parameters_are_named(changes, needle):

@@ -287,6 +287,12 @@ def test_without_loss_means_not_inferior_and_differences_are_paired_by_seed():
     assert "1.20 to 1.40 times" in sentences.cost(summary)
 
 
+def test_where_quantized_policies_play_as_random_ones_there_is_a_key_figure():
+    table = pd.concat([episodes("random", 32, [[20], [30]]), episodes("fp32", 32, [[420], [430]], 10.0),
+                       episodes("qat", 8, [[20], [30]], 14.0), episodes("ptq", 8, [[15], [25]])])  # fmt: skip
+    assert "a difference of +5" in sentences.key_figure(summarize(table))
+
+
 def test_an_fp32_that_learned_nothing_is_no_range_to_lose():
     table = pd.concat([episodes("random", 32, [[20], [30]]), episodes("fp32", 32, [[20], [30]], 10.0),
                        episodes("qat", 8, [[400], [300]], 14.0), episodes("ptq", 8, [[200], [100]])])  # fmt: skip

@@ -91,6 +91,7 @@ def test_every_variant_is_the_training_that_it_would_be_alone():
         ({"recipes": ["PPO/CartPole-v1/100/1/64-x"]}, "give algorithm/environment"),
         ({"recipes": ["TRPO/CartPole-v1/100/1/64"]}, "choose an algorithm"),
         ({"precisions": ["fp32"]}, "leave plain in"),
+        ({"precisions": ["plain"]}, "and an engine's beside it"),
         ({"precisions": ["plain", "int5"]}, "int5"),
         ({"corrections": ["none"]}, "leave behaviour in"),
         ({"corrections": ["behaviour", "all"]}, "all"),

@@ -91,6 +91,8 @@ def test_words_and_figures_take_what_the_study_gives(table, validation):
     assert "virtual time" in said
     assert "the learner binds from 64 actors on" in sentences.border_verdict(border)
     assert "1 of 2 set-ups are off by more than 15 %" in sentences.validation_verdict(validation)
+    unknown = validation.assign(virtual_over_real=float("nan"))
+    assert "raise validation_steps" in sentences.validation_verdict(unknown)
     assert "fp32 takes 2.00 x" in sentences.energy(summary)
     beside = sentences.beside_paper(summary, border)
     assert beside[["paper", "ours"]].to_numpy().tolist() == [[3.12, pytest.approx(2.0)], [3.12, pytest.approx(8.0)]]
