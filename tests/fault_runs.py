@@ -154,7 +154,9 @@ def poison(link: Link) -> None:
             writer.create_item("replay", 1.0, tree.map_structure(lambda column: column[-1], writer.history))
             writer.flush(40)
 
-    threading.Thread(target=write, daemon=True).start()
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    wait_until(lambda: not writing.is_alive() or link.aborted(), 60)
 
 
 def _not_finite(spec: Any) -> np.ndarray:

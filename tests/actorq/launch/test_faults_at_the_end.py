@@ -32,7 +32,7 @@ CASES = [
     ("stop", "actor-1", r"actor-1 hung: no heartbeat for \d s \(it is stopped: SIGSTOP\)"),
     ("stop", "learner", r"learner hung: no heartbeat for \d s \(it is stopped: SIGSTOP\)"),
     ("stop", "evaluator", r"evaluator hung: no heartbeat for \d s \(it is stopped: SIGSTOP\)"),
-    ("exception", "learner", "NotADirectoryError|FileExistsError"),
+    ("exception", "learner", "(NotADirectory|FileExists|FileNotFound)Error"),
     ("exception", "evaluator", "ArithmeticError: the environment broke"),
 ]
 
