@@ -23,7 +23,7 @@ def measure(
     """Train with every replay in every round, the order turned each time; return the timing rows, record "replay"."""
     from quarl_lib.actorq.launch import local
 
-    tables = []
+    tables: list[pd.DataFrame] = []
     for number in range(rounds):
         for replay in replays[:: 1 if number % 2 == 0 else -1]:
             one = options.replace(replay=replay, seed=options.seed + number)
