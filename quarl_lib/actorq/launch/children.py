@@ -161,7 +161,9 @@ def warm_up() -> None:
 
     Raises:
         RunFailed: it was killed or stopped meanwhile.
+        RuntimeError: this system has no fork server.
     """
+    context = _context()
     variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MUJOCO_GL": "disabled",
                  "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}  # fmt: skip
     scratch = util.get_temp_dir()  # type: ignore[attr-defined]  # where multiprocessing keeps the server's socket
@@ -177,7 +179,7 @@ def warm_up() -> None:
             if (server := ForkServer()).is_stopped():  # whatever stopped it, it serves no run
                 server.kill()
             with ForkServer().starting(WARM_UP_STALL_S):
-                process = _context().Process(target=nothing, daemon=True)
+                process = context.Process(target=nothing, daemon=True)
                 process.start()
                 process.join()
     finally:

@@ -21,6 +21,7 @@ from quarl_lib.studies.common.blocks import SETUP_KEYS, blocks, by_setup, check_
 from quarl_lib.studies.common.checks import check_each_once
 from quarl_lib.studies.common.replays import runnable
 from quarl_lib.studies.common.training import training_options
+from quarl_lib.studies.runtime_breakdown import replays
 
 LOAD_OVER_AUTHORS = ("load_over_authors", "load_over_authors_low", "load_over_authors_high")
 SUMMARY_COLUMNS = (
@@ -59,6 +60,8 @@ class Config:
     min_replay: int = 200
     publish_period: int = 20
     system_update_period: int = 100
+    replays: list[str] = field(default_factory=lambda: ["reverb", "local"])
+    replay_rounds: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,8 +73,13 @@ class Config:
         if "fp32" not in self.precisions:
             raise ValueError(f"precisions={self.precisions}: leave fp32 in, every speedup is taken to it")
         check_blocks(self.rounds, self.steps, self.update_periods)
+        check_each_once("replays", self.replays)
+        if self.replay_rounds < 0:
+            raise ValueError(f"replay_rounds={self.replay_rounds}: give at least 0; 0 leaves the comparison out")
         setups(self)
-        list(system_options(self))
+        for options in system_options(self):
+            for replay in runnable(self.replays, "reverb"):
+                options.replace(replay=replay)
 
 
 def setups(config: Config) -> list[Setup]:
@@ -107,14 +115,16 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """Take every actor's time apart, then run the whole system at each of its precisions.
 
     Returns:
-        Long form, by `record`: "block" (a set-up's columns, round, stage, seconds, ...; see `throughput.measure`) and
-        "system" (precision, part, stage, seconds, count, actor_steps, wall_time_s).
+        Long form, by `record`: "block" (a set-up's columns, round, stage, seconds, ...; see `throughput.measure`),
+        "replay" (replay, round, part, stage, seconds, count) and "system" (precision, part, stage, seconds, count,
+        actor_steps, wall_time_s).
     """
     from quarl_lib.actorq.bench import throughput
     from quarl_lib.actorq.launch import local
 
     runs = list(system_options(config))
-    total = 100 * (1 + len(runs))
+    compared = runnable(config.replays, "reverb")
+    total = 100 * (1 + len(runs) + config.replay_rounds * len(compared))
 
     def part(number: int) -> Progress:
         return lambda done, of, what: progress(100 * number + 100 * done // max(of, 1), total, what)
@@ -125,6 +135,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
             logged = local.run(options, Path(directory), part(number), metered=False, evaluated=False)
         tables.append(logged["timing"].assign(record="system"))
+    after = 1 + len(runs)
+    tables += replays.measure(runs[-1], compared, config.replay_rounds, lambda number: part(after + number))
     progress(total, total, "measured")
     return pd.concat(tables, ignore_index=True)
 
