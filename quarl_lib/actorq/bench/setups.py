@@ -30,6 +30,7 @@ class Setup:
     communication_precision: str = "same"
     transport: str = "shared_memory"
     backend: str = "auto"
+    envs_per_actor: int = 1
     replay: str = "auto"
 
     def __post_init__(self) -> None:
@@ -61,6 +62,7 @@ class Setup:
             policy_hidden=self.hidden,
             adder="structured" if self.design == "packed" else "acme",
             n_actors=1,
+            envs_per_actor=self.envs_per_actor,
             actor_steps=1 << 40,
             samples_per_insert=0.0,
             min_replay=1,

@@ -15,10 +15,11 @@ import numpy as np
 from quarl_lib.actorq.bench.setups import Setup
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.link import Link
+from quarl_lib.actorq.replay.batched import BatchedNStep
 from quarl_lib.actorq.replay.transitions import Adder
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.actorq.weights.broadcast import ReverbPublisher, ReverbSubscriber, SharedMemoryBroadcast, Subscriber
-from quarl_lib.envs import control, specs
+from quarl_lib.envs import control, specs, vectorized
 
 STAGES = ("env_step", "select_action", "observe", "pull", "deserialize", "load_weights", "other")
 VERSIONS = 3  # messages that the publisher takes turns with
@@ -123,8 +124,14 @@ class _Runner:
         from quarl_lib.inference import make_engine
 
         config = setup.config()
-        self.environment = control.make(setup.task, seed, flat=setup.design == "packed")
+        self.transitions: BatchedNStep | None = None
+        if setup.envs_per_actor > 1:
+            self.environment: Any = vectorized.make(setup.task, range(seed, seed + setup.envs_per_actor))
+        else:
+            self.environment = control.make(setup.task, seed, flat=setup.design == "packed")
         environment_spec = specs.make_environment_spec(self.environment)
+        if setup.envs_per_actor > 1:
+            self.transitions = BatchedNStep(environment_spec, setup.envs_per_actor, config.n_step, config.discount)
         self.update_period = setup.update_period
         self.subscriber: Subscriber = broadcast.subscriber(0) if broadcast else ReverbSubscriber(address)
         self.make_adder = _adder_maker(config, address, environment_spec, link)
@@ -145,6 +152,7 @@ class _Runner:
 
     def block(self, steps: int, request: _Request) -> list[dict[str, object]]:
         """Run one block and return a row per stage."""
+        from quarl_lib.actorq.actor.copies import play
         from quarl_lib.actorq.actor.loop import run_episode
 
         request()
@@ -155,10 +163,10 @@ class _Runner:
         taken = pulls = 0
         messages, num_bytes = self.pull.fetched, self.pull.fetched_bytes
 
-        def after_step() -> bool:
+        def after_step(count: int = 1) -> bool:
             nonlocal taken, pulls
-            taken += 1
-            if taken % self.update_period == 0:
+            before, taken = taken, taken + count
+            if taken // self.update_period > before // self.update_period:
                 pulls += 1
                 self.pull(timer)
                 request()
@@ -168,13 +176,19 @@ class _Runner:
         request()
         cpu, begin = time.process_time(), time.perf_counter()
         timer.reset()
+        if self.transitions is not None:
+            writer: Any = adder
+            play(
+                self.environment, self.select_action, self.transitions, writer, timer, after_step,
+                lambda episode_return, length: None,
+            )  # fmt: skip
         while taken < steps:
             run_episode(self.environment, self.select_action, adder, timer, after_step)
         wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
         adder.flush()
         messages, num_bytes = self.pull.fetched - messages, self.pull.fetched_bytes - num_bytes
         timer.seconds["other"] = wall_s - sum(timer.seconds.values())
-        block = {"steps": steps, "wall_s": wall_s, "cpu_s": cpu_s, "pulls": pulls, "messages": messages,
+        block = {"steps": taken, "wall_s": wall_s, "cpu_s": cpu_s, "pulls": pulls, "messages": messages,
                  "payload_bytes": num_bytes // max(messages, 1)}  # fmt: skip
         return [{**block, "stage": stage, "seconds": timer.seconds.get(stage, 0.0)} for stage in STAGES]
 

@@ -45,6 +45,18 @@ def test_stages_sum_to_the_measured_time_without_overlap(table):
 
 
 @pytest.mark.slow
+def test_an_actor_of_copies_takes_as_many_steps_and_pulls():
+    cartpole = partial(Setup, hidden=SMALL, update_period=30, task="gym:CartPole-v0")
+    table = throughput.measure([cartpole(), cartpole(envs_per_actor=4)], steps=60, rounds=1)
+    assert (table.pulls == 2).all()
+    steps = table.groupby("envs_per_actor").steps.first()
+    assert steps[1] == 60
+    assert 60 <= steps[4] < 64
+    stages = table[table.seconds > 0].groupby("envs_per_actor").stage.agg(set)
+    assert stages[1] == stages[4]
+
+
+@pytest.mark.slow
 def test_every_setup_does_its_own_work(table):
     stages = table[table.seconds > 0].groupby("setup").stage.agg(set)
     ours = {"env_step", "select_action", "observe", "pull", "load_weights", "other"}
