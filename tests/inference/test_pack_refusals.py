@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inference_cases import mlp, random_weights
 
 from quarl_lib.inference import PRECISIONS, Head, extension, make_engine, pack
-from quarl_lib.inference.layout import HEADER, layout_of
+from quarl_lib.inference.layout import HEADER, LAYOUT_VERSION, layout_of
 from quarl_lib.inference.pack import aligned_empty, check_buffer, checksum
 
 SPEC = mlp([5, 40, 24, 3], Head("argmax"))
@@ -50,7 +50,7 @@ def engine(request):
     ("fields", "message"),
     [
         ({"magic": b"ELSEWISE"}, "no packed policy"),
-        ({"layout": 2}, "layout version 2: this library reads 1"),
+        ({"layout": LAYOUT_VERSION - 1}, f"layout version {LAYOUT_VERSION - 1}: this library reads {LAYOUT_VERSION}"),
         ({"precision": 99}, "unknown precision number 99"),
         ({"precision": 0}, "holds fp32 weights: this engine runs int8"),
         ({"fingerprint": 1}, "another policy"),

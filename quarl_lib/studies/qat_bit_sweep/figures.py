@@ -45,10 +45,10 @@ def return_panels(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def first_agent(summary: pd.DataFrame) -> Axes:
+def first_agent(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw one panel, the first agent's."""
     _, rows = next(iter(summary.groupby(["env_id", "algorithm"], sort=False)))
-    ax = draw_returns(rows)
+    ax = draw_returns(rows, axes_or_new(ax))
     ax.set(xlabel="bits of a weight", ylabel="return, fp32 1", title=f"{rows.env_id.iloc[0]}, {rows.algorithm.iloc[0]}")
     ax.legend(fontsize=9)
     return ax
