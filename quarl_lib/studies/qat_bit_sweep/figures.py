@@ -50,7 +50,8 @@ def first_agent(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     _, rows = next(iter(summary.groupby(["env_id", "algorithm"], sort=False)))
     ax = draw_returns(rows, axes_or_new(ax))
     ax.set(xlabel="bits of a weight", ylabel="return, fp32 1", title=f"{rows.env_id.iloc[0]}, {rows.algorithm.iloc[0]}")
-    ax.legend(fontsize=9)
+    if isinstance(ax.figure, Figure):
+        legend_above(ax.figure, [ax])
     return ax
 
 

@@ -25,7 +25,7 @@ def stage_panels(summary: pd.DataFrame) -> Figure:
     """Draw seconds per 1000 actor steps, stacked by stage: a panel per period, a bar per design and precision."""
     periods = sorted(set(summary.update_period))
     bars = len(summary) // len(periods)
-    size = (5.0 * len(periods), 0.4 * bars + 1.7)
+    size = (5.0 * len(periods), 0.4 * bars + 2.1)
     figure, line = plt.subplots(1, len(periods), figsize=size, squeeze=False, sharey=True)
     for period, ax in zip(periods, line[0], strict=True):
         rows = summary[summary.update_period == period]
@@ -41,7 +41,7 @@ def stage_panels(summary: pd.DataFrame) -> Figure:
         better(ax, "lower", axis="x")
     line[0][0].invert_yaxis()
     handles, names = line[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=len(names))
+    figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 3 * len(periods)))
     return figure
 
 
