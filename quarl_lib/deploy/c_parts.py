@@ -34,7 +34,7 @@ END = """
 QUANTIZE = """\
 /* Turn n floats into integer codes with one scale, half to even; return 0 if one is not finite. */
 static int NAME_quantize(const float *x, int n, float limit, int16_t *codes, float *scale, int32_t *sum) {
-    float largest = 0.0f, steps;
+    float largest = 0.0f, steps = 0.0f;
     int32_t total = 0;
     int i;
     for (i = 0; i < n; i++) {
@@ -43,11 +43,11 @@ static int NAME_quantize(const float *x, int n, float limit, int16_t *codes, flo
         if (a > largest) largest = a;
     }
     if (largest < 7.88860905e-31f) largest = 0.0f; /* 2^-100 */
-    steps = largest > 0.0f ? limit / largest : 0.0f;
+    else steps = limit / largest;
     for (i = 0; i < n; i++) {
-        float rounded = (x[i] * steps + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23 leaves no fraction */
-        codes[i] = (int16_t)(int32_t)rounded;
-        total += codes[i];
+        int32_t code = (int32_t)((x[i] * steps + 12582912.0f) - 12582912.0f); /* 1.5 * 2^23 leaves no fraction */
+        codes[i] = (int16_t)code;
+        total += code;
     }
 PAD    *scale = largest / limit;
     *sum = total;

@@ -169,23 +169,27 @@ class _Writer:
 
     def _head(self, x: str) -> tuple[list[str], str]:
         n, kind = self.spec.action_dim, self.spec.head.kind
-        check = f"    for (i = 0; i < {n}; i++)\n        if (!(fabsf({x}[i]) <= NAME_LARGEST)) goto bad;\n"
+        check = f"if (!(fabsf({x}[i]) <= NAME_LARGEST)) goto bad;\n"
         if self.spec.head.discrete:
             return [], (
-                f"{check}    for (i = 1; i < {n}; i++)\n        if ({x}[i] > {x}[best]) best = i;\n    return best;\n"
+                f"    for (i = 0; i < {n}; i++)\n        {check}"
+                f"    for (i = 1; i < {n}; i++)\n        if ({x}[i] > {x}[best]) best = i;\n    return best;\n"
             )
-        loop = f"{check}    for (i = 0; i < {n}; i++) "
+        arrays = []
         if kind == "none":
-            return [], f"{loop}action[i] = {x}[i];\n    return;\n"
-        bounds = np.stack(middle_and_half_width(self.spec) if kind == "tanh" else self._bounds(), axis=1)
-        arrays = [self._array("float", "bounds", bounds)]
-        if kind == "tanh":
+            value = f"{x}[i]"
+        elif kind == "tanh":
             self.needs["tanh"] = c_parts.TANH
+            arrays = [self._array("float", "bounds", np.stack(middle_and_half_width(self.spec), axis=1))]
             value = f"NAME_bounds[2 * i] + NAME_bounds[2 * i + 1] * NAME_tanh({x}[i])"
-            return arrays, f"{loop}action[i] = {value};\n    return;\n"
-        low, high = "NAME_bounds[2 * i]", "NAME_bounds[2 * i + 1]"
-        value = f"{x}[i] < {low} ? {low} : {x}[i] > {high} ? {high} : {x}[i]"
-        return arrays, f"{loop}action[i] = {value};\n    return;\n"
+        else:
+            arrays = [self._array("float", "bounds", np.stack(self._bounds(), axis=1))]
+            low, high = "NAME_bounds[2 * i]", "NAME_bounds[2 * i + 1]"
+            value = f"{x}[i] < {low} ? {low} : {x}[i] > {high} ? {high} : {x}[i]"
+        # Actions written before a bad value is found are overwritten there.
+        return arrays, (
+            f"    for (i = 0; i < {n}; i++) {{\n        {check}        action[i] = {value};\n    }}\n    return;\n"
+        )
 
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         return np.array(self.spec.head.low, np.float32), np.array(self.spec.head.high, np.float32)
