@@ -19,6 +19,7 @@ TRANSPORTS = ("shared_memory", "reverb")
 ADDERS = ("structured", "acme")
 REPLAYS = ("auto", "reverb", "local")
 BACKEND_NAMES = ("auto", *BACKENDS)
+LEARNER_QUANTIZATIONS = ("none", "engine")
 MAX_ACTORS = 10_000  # each is a process; the broadcast could number a hundred times as many
 
 
@@ -91,6 +92,10 @@ class Config:
     max_gradient_norm: float = 40.0
     learner_threads: int = 1
     device: str = "auto"
+
+    # "engine": the learner's policy computes on the actors' grid, so that what acts, what is learned and what is
+    # deployed are one policy; gradients pass straight through.
+    learner_quantization: str = "none"
 
     # Networks. DQN's Q network has the policy's hidden sizes and the critic's learning rate.
     policy_hidden: tuple[int, ...] = (128, 128, 128)
@@ -176,6 +181,7 @@ class Config:
         for name, allowed in (
             ("algorithm", ALGORITHMS), ("precision", PRECISIONS), ("communication_precision", ("same", *PRECISIONS)),
             ("transport", TRANSPORTS), ("adder", ADDERS), ("replay", REPLAYS), ("backend", BACKEND_NAMES),
+            ("learner_quantization", LEARNER_QUANTIZATIONS),
         ):  # fmt: skip
             value = getattr(self, name)
             _require(value in allowed, name, value, f"choose one of {', '.join(allowed)}")
@@ -261,3 +267,11 @@ class Config:
         finite = math.isfinite(self.vmin) and math.isfinite(self.vmax)
         _require(finite and self.vmin < self.vmax, "vmin", self.vmin,
                  f"the atoms span [vmin, vmax], so give vmin below vmax={self.vmax}")  # fmt: skip
+        if self.learner_quantization == "engine":
+            name = "learner_quantization"
+            _require(re.fullmatch(r"int\d+(a16)?", self.precision) is not None, name, "engine",
+                     f"actors at precision={self.precision!r} have no grid to learn on; give 'none', or int8, int8a16, "
+                     "int4 or int2")  # fmt: skip
+            _require(self.weights_precision in (self.precision, "fp32"), name, "engine",
+                     f"with communication_precision={self.communication_precision!r} the actors round twice; give "
+                     "'same' or 'fp32'")  # fmt: skip

@@ -30,12 +30,11 @@ class EngineWeight(FakeQuantizer):
         if self.num_bits <= 4:
             # Counted from the lowest code, as the kernels count: the sum rounds what lies a hair below a whole number.
             last = 2 * middle - 1
-            rounded.mul_(_quotient(middle, divisor)).add_(middle).floor_().clamp_(0, last).mul_(2).sub_(last)
-            rounded.mul_(largest / (2 * middle))
+            rounded.mul_(_quotient(middle, divisor)).add_(middle).floor_().clamp_(0, last).sub_(last / 2)
+            rounded.mul_(largest / middle)
         else:
             rounded.mul_(_quotient(middle - 1, divisor)).round_().mul_(largest / (middle - 1))
-        residual = (x.detach() - rounded).flatten(1).mean(1)
-        rounded.add_(residual.reshape(largest.shape))
+        rounded.add_((x.detach() - rounded).mean(tuple(range(1, x.ndim)), keepdim=True))
         return result
 
 
@@ -67,10 +66,12 @@ def largest_code(num_bits: int, weight: Tensor, unsigned: bool) -> int:
 
 def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's largest magnitude, broadcasting over `x`, and what to divide by: infinity for zeros."""
-    largest = x.detach().flatten(1).abs().amax(1).reshape(-1, *[1] * (x.ndim - 1))
+    largest = x.detach().abs().amax(tuple(range(1, x.ndim)), keepdim=True)
     return largest, largest.masked_fill(largest < SMALLEST_ROW, torch.inf)
 
 
 def _quotient(limit: int, divisor: Tensor) -> Tensor:
     """Return limit / divisor rounded once, as the kernels do; torch takes a reciprocal where a number stands above."""
+    if limit & (limit - 1) == 0:  # a power of two: both ways round once
+        return limit / divisor
     return divisor.new_full((), limit) / divisor

@@ -125,8 +125,11 @@ class Player:
 
     def __init__(self, config: Config, link: Link, spec: PolicySpec) -> None:
         self._config, self._link, self._spec = config, link, spec
-        self._engine = make_engine(spec, "fp32", config.backend)
-        alike = config.precision == config.weights_precision == "fp32" or not config.eval_deployed
+        # A learner on the actors' grid has no other policy than theirs: what it learns is what is deployed.
+        self._one_policy = config.learner_quantization == "engine"
+        learned = config.precision if self._one_policy else "fp32"
+        self._engine = make_engine(spec, learned, config.backend, EVALUATION_SEED)
+        alike = self._one_policy or config.precision == config.weights_precision == "fp32" or not config.eval_deployed
         self.quantized = None if alike else make_engine(spec, config.precision, config.backend, EVALUATION_SEED)
         self.earlier = read(link.directory, "evaluations")  # of a run that this one resumes
         before = read(link.directory, "evaluator")
@@ -143,7 +146,8 @@ class Player:
         engine = self._engine if policy == LEARNER else self.quantized
         assert engine is not None
         buffer: Any = bytearray(snapshot.path.read_bytes())
-        engine.load(buffer if policy == LEARNER else deployed(self._spec, config, buffer), copy=True)
+        as_learned = policy == LEARNER and not self._one_policy
+        engine.load(buffer if as_learned else deployed(self._spec, config, buffer), copy=True)
         environment = control.make(config.task, EVALUATION_SEED)
         returns: list[float] = []
         for _ in range(config.eval_episodes):
@@ -154,7 +158,9 @@ class Player:
             returns.append(played)
         environment.close()
         when = {name: getattr(snapshot, name) for name in WHEN}
-        rows = [{**when, "policy": policy, "episode": i, "episode_return": value} for i, value in enumerate(returns)]
+        names = (LEARNER, ACTORS) if self._one_policy else (policy,)
+        rows = [{**when, "policy": name, "episode": i, "episode_return": value}
+                for name in names for i, value in enumerate(returns)]  # fmt: skip
         link.log("evaluations", rows)
         self._log_cpu_seconds()
         return returns

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.learner import acting
 from quarl_lib.actorq.learner.networks import DistributionalCritic, make_policy
 from quarl_lib.actorq.learner.shapes import check_shapes
 from quarl_lib.actorq.learner.state import State, apply_gradients, count_step, make_state
@@ -94,12 +95,12 @@ def init(config: Config, spec: EnvironmentSpec, device: torch.device) -> State:
         ),
     }  # fmt: skip
     rates = {"policy": config.policy_learning_rate, "critic": config.critic_learning_rate}
-    return make_state(networks, rates, device)
+    return make_state(networks, rates, device, acting.precision_of(config))
 
 
 def update(config: Config, state: State, batch: Batch) -> dict[str, torch.Tensor]:
     """Take one step with policy and critic; return losses and norms as scalars on the state's device."""
-    policy, critic = state.online["policy"], cast(DistributionalCritic, state.online["critic"])
+    policy, critic = state.acting_policy(), cast(DistributionalCritic, state.online["critic"])
     support = critic.support
     with torch.no_grad():
         next_logits = state.target["critic"](batch.o_t, state.target["policy"](batch.o_t))

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from quarl_lib.actorq.actor.policy import policy_spec
 from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.learner import acting
 from quarl_lib.actorq.learner.networks import mlp
 from quarl_lib.actorq.learner.shapes import check_shapes
 from quarl_lib.actorq.learner.state import State, apply_gradients, count_step, make_state
@@ -49,12 +50,12 @@ def init(config: Config, spec: EnvironmentSpec, device: torch.device) -> State:
     if not policy.head.discrete:
         raise ValueError(f"algorithm='dqn': {config.task} has continuous actions; take d4pg")
     network = mlp(policy.layers[0].in_features, config.policy_hidden, policy.action_dim)
-    return make_state({"policy": network}, {"policy": config.critic_learning_rate}, device)
+    return make_state({"policy": network}, {"policy": config.critic_learning_rate}, device, acting.precision_of(config))
 
 
 def update(config: Config, state: State, batch: Batch) -> dict[str, torch.Tensor]:
     """Take one step with the Q network; return loss and norm as scalars on the state's device."""
-    network = state.policy
+    network = state.acting_policy()
     with torch.no_grad():
         target_q_t = state.target["policy"](batch.o_t)
         selector_q_t = network(batch.o_t) if config.double_dqn else target_q_t

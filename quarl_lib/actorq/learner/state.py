@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from quarl_lib.actorq.config import Config
+from quarl_lib.actorq.learner.acting import ActingPolicy
 
 
 @dataclass
@@ -20,7 +21,12 @@ class State:
     online: dict[str, nn.Module]
     target: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
+    acting: ActingPolicy | None = None
     learner_steps: int = 0
+
+    def acting_policy(self) -> nn.Module:
+        """Return what gradients are taken of: the policy, or its twin on the actors' grid as the weights stand now."""
+        return self.policy if self.acting is None else self.acting.refresh()
 
     @property
     def policy(self) -> nn.Module:
@@ -43,10 +49,17 @@ class State:
         self.learner_steps = saved["learner_steps"]
 
 
-def make_state(networks: dict[str, nn.Module], learning_rates: dict[str, float], device: torch.device) -> State:
-    """Return a state with targets equal to the networks, and an Adam for each."""
+def make_state(
+    networks: dict[str, nn.Module], learning_rates: dict[str, float], device: torch.device, on_grid_of: str = ""
+) -> State:
+    """Return a state with targets equal to the networks, and an Adam for each.
+
+    Args:
+        on_grid_of: a precision whose grid the policy computes on while it learns; "": none.
+    """
     for network in networks.values():
         network.to(device)
+    acting = ActingPolicy(networks["policy"], on_grid_of) if on_grid_of else None
     targets = copy.deepcopy(networks)
     for network in targets.values():
         network.requires_grad_(False)
@@ -54,7 +67,7 @@ def make_state(networks: dict[str, nn.Module], learning_rates: dict[str, float],
         name: torch.optim.Adam(network.parameters(), learning_rates[name], fused=True)
         for name, network in networks.items()
     }
-    return State(networks, targets, optimizers)
+    return State(networks, targets, optimizers, acting)
 
 
 def device_of(config: Config) -> torch.device:
@@ -75,10 +88,13 @@ def apply_gradients(state: State, name: str, gradients: tuple[torch.Tensor, ...]
 
 
 def count_step(state: State, target_update_period: int) -> None:
-    """Count an update; copy the networks to their targets when it is time."""
+    """Count an update; copy the networks to their targets when it is time.
+
+    A policy on the actors' grid has rounded weights in its target as well: its fp32 ones act nowhere.
+    """
     state.learner_steps += 1
     if state.learner_steps % target_update_period == 0:
         with torch.no_grad():
-            for name, network in state.online.items():
+            for name, network in {**state.online, "policy": state.acting_policy()}.items():
                 for target, source in zip(state.target[name].parameters(), network.parameters(), strict=True):
                     target.copy_(source)

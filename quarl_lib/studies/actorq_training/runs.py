@@ -37,6 +37,7 @@ def long_form(
                 "needed": [options.stop_evaluations],
                 "reason": [next(iter(reasons))],
                 "n_actors": [options.n_actors],
+                "learner_quantization": [options.learner_quantization],
             }
         )
     )
@@ -103,6 +104,7 @@ def reduce(table: pd.DataFrame) -> pd.DataFrame:
                 **dict(zip(RUN_KEYS, keys, strict=True)),
                 "clock": run.clock.iloc[0] if "clock" in run else "real",
                 "best_return": best[keys],
+                "learner_quantization": facts.get("learner_quantization", "none"),
                 "threshold": threshold,
                 "steps": steps,
                 "seconds": seconds,

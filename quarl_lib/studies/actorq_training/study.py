@@ -54,6 +54,7 @@ class Config:
     critic_learning_rate: float = 0.001
     publish_period: int = 20
     target_update_period: int = 100
+    learner_quantization: str = "none"
     sigma_max: float = 0.6
     epsilon_max: float = 0.4
     vmin: float = 0.0
@@ -155,6 +156,8 @@ class TrainingRun:
             actor_steps=config.actor_steps[self.index], update_period=config.update_periods[self.index],
             stop_return=config.thresholds[self.index] if config.stop_at_threshold else np.inf,
             import_modules=tuple(config.import_modules),
+            # Actors in floating point have no grid: there what is learned acts already.
+            learner_quantization=config.learner_quantization if self.precision.startswith("int") else "none",
         )  # fmt: skip
 
 

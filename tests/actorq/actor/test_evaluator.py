@@ -101,6 +101,22 @@ def test_what_the_actors_run_is_played_beside_what_is_learned(link, monkeypatch)
     assert rows.episode_return[2:].tolist() == expected
 
 
+def test_a_learner_on_the_actors_grid_has_one_policy(link):
+    config = CONFIG.replace(precision="int2", learner_quantization="engine", stop_return=np.inf)
+    evaluator.leave_snapshot(link.directory, policy(1.0), 200, 20, 1.0)
+    link.set_learner_done()
+    evaluator.run(config, link)
+    rows = read(link.directory, "evaluations")
+    learned, deployed = (rows[rows.policy == name].episode_return.tolist() for name in ("learner", "actors"))
+    assert len(learned) == 2
+    assert learned == deployed
+    buffer = evaluator.deployed(SPEC, config, policy(1.0))
+    engine = make_engine(SPEC, "int2", "numpy")
+    engine.load(buffer, copy=True)
+    environment = control.make(CONFIG.task, evaluator.EVALUATION_SEED)
+    assert learned == [evaluator.play_episode(environment, engine, link) for _ in range(2)]
+
+
 def test_one_policy_left_twice_confirms_nothing(link):
     for steps in (100, 200):
         evaluator.leave_snapshot(link.directory, policy(1.0), steps, 7, float(steps))
