@@ -34,7 +34,7 @@ TINY: dict[str, dict[str, Any]] = {
                             eval_episodes=1, checkpoint_every=20, throughput_tasks=["gym:CartPole-v0"],
                             throughput_precisions=["fp32", "int8"], throughput_update_periods=[10],
                             throughput_hidden=[16], throughput_steps=20, throughput_rounds=1,
-                            peers=["sb3_dqn"], peer_seconds=0.1, peer_threads=1),
+                            peers=["sb3_dqn"], peer_times=0.1, peer_threads=1),
     "communication_ablation": dict(hidden=[16], task="gym:CartPole-v0", pairs=["fp32/fp32"], update_periods=[10],
                                    transports=["shared_memory"], steps=20, rounds=1, curve_task="gym:CartPole-v0",
                                    curve_periods=[20], curve_actor_steps=300, policy_hidden=[16], critic_hidden=[16],

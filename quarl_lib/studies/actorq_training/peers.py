@@ -44,7 +44,7 @@ class PeerRun:
         return f"{self.options.task.replace(':', '-')}_{self.peer}_seed{self.options.seed}"
 
 
-def check(peers: list[str], peer_seeds: list[int], seeds: list[int], peer_seconds: float, peer_threads: int) -> None:
+def check(peers: list[str], peer_seeds: list[int], seeds: list[int], peer_times: float, peer_threads: int) -> None:
     """Raise ValueError for an unknown peer, a seed that is none of ours, or a limit that is none."""
     if unknown := [peer for peer in peers if peer not in PEERS]:
         raise ValueError(f"peers={peers}: {unknown[0]!r} is unknown; choose among {', '.join(PEERS)}, or none")
@@ -52,25 +52,28 @@ def check(peers: list[str], peer_seeds: list[int], seeds: list[int], peer_second
         raise ValueError(f"peers={peers}: give each once")
     if peers and (not peer_seeds or {*peer_seeds} - {*seeds} or len({*peer_seeds}) < len(peer_seeds)):
         raise ValueError(f"peer_seeds={peer_seeds}: give some of seeds={seeds}, each once; ratios are paired by seed")
-    if not 0 <= peer_seconds < np.inf or peer_threads < 0:
-        raise ValueError(f"peer_seconds={peer_seconds}, peer_threads={peer_threads}: give at least 0, 0 for no limit")
+    if not 0 <= peer_times < np.inf or peer_threads < 0:
+        raise ValueError(f"peer_times={peer_times}, peer_threads={peer_threads}: give at least 0, 0 for no limit")
 
 
-def beside(config: Any, options: Options) -> Iterator[PeerRun]:
-    """Name the peers that a study's config has beside an ActorQ run: those that suit the task's actions.
+def beside(config: Any, options: Options, seconds: float) -> Iterator[PeerRun]:
+    """Name the peers that a study's config has beside an ActorQ run of so many seconds: those that suit its actions.
 
-    None stands beside a run in virtual time: a peer's clock is a real one.
+    They are given up after `peer_times` as long, so that on any machine a ratio up to that is told. None stands beside
+    a run in virtual time: a peer's clock is a real one.
     """
     if options.seed in config.peer_seeds and getattr(config, "launcher", "local") != "virtual":
         for peer in config.peers:
             if (peer in DISCRETE) == control.is_discrete(options.task):
-                yield PeerRun(peer, options, config.peer_seconds, config.peer_threads)
+                yield PeerRun(peer, options, config.peer_times * seconds, config.peer_threads)
 
 
-def tables(config: Any, options: Options, folder: Path, say: Callable[[str], None]) -> list[pd.DataFrame]:
+def tables(
+    config: Any, options: Options, seconds: float, folder: Path, say: Callable[[str], None]
+) -> list[pd.DataFrame]:
     """Return what `train` gave for every peer beside an ActorQ run; what an interrupted call finished is kept."""
     found = []
-    for run in beside(config, options):
+    for run in beside(config, options, seconds):
         table = finished.load(folder / run.name, run)
         if table is None:
             table = train(run, say)

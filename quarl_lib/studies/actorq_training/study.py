@@ -72,7 +72,7 @@ class Config:
     import_modules: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=lambda: ["sb3_sac", "sb3_dqn"])
     peer_seeds: list[int] = field(default_factory=lambda: [0])
-    peer_seconds: float = 3.0
+    peer_times: float = 1.0
     peer_threads: int = 1
     launcher: str = "local"
     ray_address: str = ""
@@ -116,7 +116,7 @@ class Config:
                 f"throughput_rounds={self.throughput_rounds}, throughput_steps={self.throughput_steps}: give rounds "
                 f"of at least 0 (0: leave it out) and blocks as long as the longest update period, {longest}"
             )
-        peers.check(self.peers, self.peer_seeds, self.seeds, self.peer_seconds, self.peer_threads)
+        peers.check(self.peers, self.peer_seeds, self.seeds, self.peer_times, self.peer_threads)
         if self.launcher not in LAUNCHERS:
             raise ValueError(f"launcher={self.launcher!r}: choose one of {', '.join(LAUNCHERS)}")
         if self.launcher == "virtual" and (self.transport != "shared_memory" or self.replay == "reverb"):
@@ -216,7 +216,8 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         tables.append(table)
         # Peers in between, so that what slows the machine slows both; their time is no virtual one.
         if number % len(config.precisions) == 0 and CLOCKS[config.launcher] == "real":
-            tables += peers.tables(config, options, folder, partial(report, 1, 1))
+            seconds = table.loc[table.record == "emission", "wall_time_s"].max()
+            tables += peers.tables(config, options, seconds, folder, partial(report, 1, 1))
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
         tables.append(training_speed.measure(lone_actors(config), config.throughput_steps, config.throughput_rounds))

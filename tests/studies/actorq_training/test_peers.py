@@ -10,7 +10,7 @@ import pytest
 from quarl_lib.actorq.config import Config as Options
 from quarl_lib.envs import control
 from quarl_lib.envs.as_gym import AsGym
-from quarl_lib.studies.actorq_training import beside_peers, figures, peers, sentences
+from quarl_lib.studies.actorq_training import beside_peers, figures, peers, sentences, study
 
 TASK = "gym:Pendulum-v1"
 
@@ -110,6 +110,15 @@ def test_a_peer_trains_with_our_sizes_and_ends_at_the_threshold(task, name):
     assert end.wall_time_s > 0
 
 
+def test_a_peer_may_take_times_as_long_as_ours():
+    config = study.Config(peer_times=5.0, peers=["sb3_sac", "sb3_td3", "sb3_dqn"])
+    options = Options(task="gym:CartPole-v0", algorithm="dqn")
+    (run,) = peers.beside(config, options, 12.0)
+    assert (run.peer, run.max_seconds) == ("sb3_dqn", 60.0)
+    assert [run.peer for run in peers.beside(config, Options(), 12.0)] == ["sb3_sac", "sb3_td3"]
+    assert not list(peers.beside(config, options.replace(seed=1), 12.0))
+
+
 def test_a_peer_is_given_up_when_its_time_is_over():
     options = Options(task="gym:CartPole-v1", algorithm="dqn", policy_hidden=(8,), batch_size=16, eval_period=50_000,
                       stop_return=500.0)  # fmt: skip
@@ -125,11 +134,9 @@ def test_a_peer_is_given_up_when_its_time_is_over():
         ({"peers": ["sb3_ppo"]}, "'sb3_ppo' is unknown; choose among sb3_sac, sb3_td3, sb3_dqn"),
         ({"peers": ["sb3_sac", "sb3_sac"]}, "give each once"),
         ({"peer_seeds": [1]}, r"peer_seeds=\[1\]: give some of seeds=\[0\]"),
-        ({"peer_seconds": -1.0}, "peer_seconds=-1.0"),
+        ({"peer_times": -1.0}, "peer_times=-1.0"),
     ],
 )
 def test_bad_parameters_are_named(changes, message):
-    from quarl_lib.studies.actorq_training import study
-
     with pytest.raises(ValueError, match=message):
         study.Config(**changes)
