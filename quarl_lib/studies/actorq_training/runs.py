@@ -38,6 +38,7 @@ def long_form(
                 "reason": [next(iter(reasons))],
                 "n_actors": [options.n_actors],
                 "learner_quantization": [options.learner_quantization],
+                "envs_per_actor": [options.envs_per_actor],
             }
         )
     )
@@ -99,12 +100,16 @@ def reduce(table: pd.DataFrame) -> pd.DataFrame:
         threshold = facts.threshold or _paper_threshold(best, keys[0])
         steps, seconds = reached(evaluations(run), threshold, int(facts.needed))
         quantized = evaluations(run, "actors")
+        copies = int(facts.get("envs_per_actor", 1))
+        at_work = busy(records(run, "timing"), int(facts.n_actors))
+        at_work["actor_us_per_step"] /= copies  # what is timed is a step of all copies
         reduced.append(
             {
                 **dict(zip(RUN_KEYS, keys, strict=True)),
                 "clock": run.clock.iloc[0] if "clock" in run else "real",
                 "best_return": best[keys],
                 "learner_quantization": facts.get("learner_quantization", "none"),
+                "envs_per_actor": copies,
                 "threshold": threshold,
                 "steps": steps,
                 "seconds": seconds,
@@ -112,7 +117,7 @@ def reduce(table: pd.DataFrame) -> pd.DataFrame:
                 "seconds_quantized": reached(quantized, threshold, int(facts.needed))[1],
                 **ages(run),
                 **energy_until(records(run, "emission"), records(run, "evaluator"), seconds),
-                **busy(records(run, "timing"), int(facts.n_actors)),
+                **at_work,
             }
         )
     return pd.DataFrame(reduced)

@@ -142,7 +142,8 @@ def speed_verdict(speed: pd.DataFrame) -> str:
     """Say how much faster a lone actor is than with fp32, and than with the authors' recipe."""
     if not len(speed):
         return "The lone actor was left out."
-    ours, theirs = speed[speed.design == "packed"], speed[speed.design == "authors"]
+    alone = speed[speed.envs_per_actor == 1]
+    ours, theirs = alone[alone.design == "packed"], alone[alone.design == "authors"]
     parts = []
     for task, rows in ours[(ours.precision != "fp32") & ours.over_fp32.notna()].groupby("task", sort=False):
         gains = [f"{row.precision} {_interval(row, 'over_fp32')}" for _, row in rows.iterrows()]
@@ -158,13 +159,24 @@ def speed_verdict(speed: pd.DataFrame) -> str:
     return " ".join([*parts, f"Over the authors' recipe, {precision} on both sides: {' and '.join(over)}."])
 
 
+def copies_verdict(speed: pd.DataFrame) -> str:
+    """Say how many more steps a lone actor takes with several environments, and what its precision brings then."""
+    parts = []
+    for (task, count), rows in speed[speed.envs_per_actor > 1].groupby(["task", "envs_per_actor"], sort=False):
+        gains = [f"{row.precision} {_interval(row, 'over_one_env')}" for _, row in rows.iterrows()]
+        parts.append(f"{task}: with {count} environments over one, {' and '.join(gains)}")
+        for _, row in rows[rows.precision != "fp32"].iterrows():
+            parts[-1] += f"; there {row.precision} takes {_interval(row, 'over_fp32')} the steps of fp32"
+    return ". ".join(parts) + "." if parts else "The lone actor played one environment."
+
+
 def _interval(row: pd.Series, name: str) -> str:
     return f"{row[name]:.2f} x {brackets(row[f'{name}_low'], row[f'{name}_high'])}"
 
 
 def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:
     """Return the run's claim: what the actors' precision does to the time of training, and why."""
-    quantized = speed[(speed.precision != "fp32") & speed.over_fp32.notna()]
+    quantized = speed[(speed.precision != "fp32") & speed.over_fp32.notna() & (speed.envs_per_actor == 1)]
     if "int8" in set(quantized.precision):
         quantized = quantized[quantized.precision == "int8"]
     said = _training_time(summary)

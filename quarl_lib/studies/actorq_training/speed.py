@@ -12,8 +12,8 @@ from quarl_lib.actorq.config import has_reverb
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.metrics import paired_ratio
 
-KEYS = ["task", "hidden", "design", "precision", "update_period"]
-RATIOS = ["over_fp32", "over_authors"]
+KEYS = ["task", "hidden", "design", "precision", "update_period", "envs_per_actor"]
+RATIOS = ["over_fp32", "over_authors", "over_one_env"]
 COLUMNS = [*KEYS, "steps_per_s", *(f"{ratio}{end}" for ratio in RATIOS for end in ("", "_low", "_high"))]
 
 
@@ -23,16 +23,17 @@ def setups(
     update_periods: Sequence[int],
     hidden: Sequence[int],
     authors_precision: str,
+    envs: Sequence[int],
 ) -> list[Setup]:
     """Name what takes turns: ours on every task, and beside the authors' recipe on the first with every period.
 
     Our precisions differ at the first period; at the others there is only the one that the authors' recipe has too.
-    Where Reverb is not installed, theirs is left out.
+    Where Reverb is not installed, theirs is left out. fp32 and that precision also play several environments at once.
     """
     first, *others = update_periods
 
-    def ours(task: str, precision: str, period: int) -> Setup:
-        return Setup(task=task, hidden=tuple(hidden), precision=precision, update_period=period)
+    def ours(task: str, precision: str, period: int, count: int = 1) -> Setup:
+        return Setup(task=task, hidden=tuple(hidden), precision=precision, update_period=period, envs_per_actor=count)
 
     def theirs(period: int) -> Setup:
         return Setup(task=tasks[0], hidden=tuple(hidden), precision=authors_precision, update_period=period,
@@ -41,6 +42,13 @@ def setups(
     return [
         *(ours(task, precision, first) for task in tasks for precision in precisions),
         *(ours(tasks[0], authors_precision, period) for period in others),
+        *(
+            ours(task, precision, first, count)
+            for task in tasks
+            for precision in dict.fromkeys(("fp32", authors_precision))
+            for count in envs
+            if count > 1
+        ),
         *(theirs(period) for period in update_periods if has_reverb()),
     ]
 
@@ -58,26 +66,27 @@ def measure(turns: Sequence[Setup], steps: int, rounds: int) -> pd.DataFrame:
 def lone_actor(table: pd.DataFrame) -> pd.DataFrame:
     """Return the study's rows on the lone actor, one per set-up as `summarize` made them; none if it was left out."""
     rows = table[table.record == "lone_actor"].reindex(columns=COLUMNS)
-    return rows.astype({"update_period": int}).reset_index(drop=True)
+    return rows.astype({"update_period": int, "envs_per_actor": int}).reset_index(drop=True)
 
 
 def summarize(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per set-up: steps a second, and ratios to two baselines of the same rounds with 95 % intervals.
+    """Return one row per set-up: steps a second, and ratios to three baselines of the same rounds with 95 % intervals.
 
     `over_fp32` compares with fp32 in our design (its fastest engine), `over_authors` with the authors' recipe at its
-    precision and the same period; both NaN where there is none.
+    precision and the same period, `over_one_env` with one environment an actor; NaN where there is none.
     """
     blocks = table.drop_duplicates([*KEYS, "round"]).assign(seconds_per_step=lambda t: t.wall_s / t.steps)
     times = {key: group.set_index("round").seconds_per_step for key, group in blocks.groupby(KEYS, sort=False)}
     authors_precision = next((key[3] for key in times if key[2] == "authors"), "")
     summary = []
     for key, seconds in times.items():
-        task, hidden, design, _, period = key
+        task, hidden, design, precision, period, count = key
         row: dict[str, object] = dict(zip(KEYS, key, strict=True))
         row["steps_per_s"] = 1 / seconds.median()
         for name, baseline in (
-            ("over_fp32", (task, hidden, "packed", "fp32", period)),
-            ("over_authors", (task, hidden, "authors", authors_precision, period)),
+            ("over_fp32", (task, hidden, "packed", "fp32", period, count)),
+            ("over_authors", (task, hidden, "authors", authors_precision, period, count)),
+            ("over_one_env", (task, hidden, "packed", precision, period, 1)),
         ):
             known = baseline in times and design == "packed"
             ratio = paired_ratio(times[baseline].loc[seconds.index], seconds) if known else (np.nan,) * 3
@@ -85,11 +94,11 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         summary.append(row)
     return (
         pd.DataFrame(summary)
-        .astype({"update_period": int})
+        .astype({"update_period": int, "envs_per_actor": int})
         .sort_values(
-            ["task", "design", "update_period", "precision"],
+            ["task", "envs_per_actor", "design", "update_period", "precision"],
             key=lambda column: column.map(PRECISIONS.index) if column.name == "precision" else column,
-            ascending=[True, False, False, True],
+            ascending=[True, True, False, False, True],
             ignore_index=True,
         )
     )

@@ -42,6 +42,7 @@ class Config:
     actor_steps: list[int] = field(default_factory=lambda: [2500, 12000])
     update_periods: list[int] = field(default_factory=lambda: [100, 100])
     n_actors: int = 2
+    envs_per_actor: int = 1
     samples_per_insert: float = 16.0
     batch_size: int = 64
     n_step: int = 5
@@ -81,12 +82,13 @@ class Config:
     throughput_precisions: list[str] = field(default_factory=lambda: ["fp32", "int8", "int4"])
     throughput_update_periods: list[int] = field(default_factory=lambda: [300, 30])
     throughput_authors_precision: str = "int8"
+    throughput_envs: list[int] = field(default_factory=lambda: [1, 8])
     throughput_hidden: list[int] = field(default_factory=lambda: [512, 512, 512])
     throughput_steps: int = 300
     throughput_rounds: int = 2
 
     def __post_init__(self) -> None:
-        lone = ("throughput_tasks", "throughput_precisions", "throughput_update_periods")
+        lone = ("throughput_tasks", "throughput_precisions", "throughput_update_periods", "throughput_envs")
         for name in ("tasks", "precisions", "seeds", *lone):
             check_each_once(name, getattr(self, name))
         for name in ("thresholds", "actor_steps", "update_periods"):
@@ -110,6 +112,8 @@ class Config:
                 f"throughput_precisions={self.throughput_precisions}: leave fp32 and "
                 f"throughput_authors_precision={self.throughput_authors_precision!r} in, ratios are taken to them"
             )
+        if 1 not in self.throughput_envs:
+            raise ValueError(f"throughput_envs={self.throughput_envs}: leave 1 in, ratios are taken to it")
         longest = max(self.throughput_update_periods)
         if self.throughput_rounds < 0 or self.throughput_steps < longest:
             raise ValueError(
@@ -173,7 +177,7 @@ def lone_actors(config: Config) -> list[Setup]:
     """Return the set-ups of the lone actor."""
     return training_speed.setups(
         config.throughput_tasks, config.throughput_precisions, config.throughput_update_periods,
-        config.throughput_hidden, config.throughput_authors_precision,
+        config.throughput_hidden, config.throughput_authors_precision, config.throughput_envs,
     )  # fmt: skip
 
 

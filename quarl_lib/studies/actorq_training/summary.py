@@ -13,8 +13,8 @@ from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 from quarl_lib.studies.common.trained import AGES
 
 SUMMARY_COLUMNS = (
-    "task", "algorithm", "precision", "learner_quantization", "clock", "seeds", "seeds_reached", "best_return",
-    "threshold", "steps_to_threshold",
+    "task", "algorithm", "precision", "learner_quantization", "envs_per_actor", "clock", "seeds", "seeds_reached",
+    "best_return", "threshold", "steps_to_threshold",
     "seconds_to_threshold", "speedup", "speedup_low", "speedup_high", "energy_kwh", "emissions_kg", "energy_source",
     "co2_ratio", "co2_ratio_low", "co2_ratio_high", "co2_ratio_cpu", "time_ratio", "bound_by", "learner_busy",
     "actor_busy", "actor_us_per_step", "speedup_if_actor_bound", "best_return_quantized",
@@ -50,6 +50,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
                 "algorithm": group.algorithm.iloc[0].upper(),
                 "precision": precision,
                 "learner_quantization": group.learner_quantization.iloc[0],
+                "envs_per_actor": group.envs_per_actor.iloc[0],
                 "clock": group.clock.iloc[0],
                 "seeds": len(group),
                 "seeds_reached": len(reached),

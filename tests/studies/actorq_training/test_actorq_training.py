@@ -172,16 +172,30 @@ def throughput_table(factor_by_precision):
     for setup in study.lone_actors(study.Config(throughput_hidden=[8])):
         slower = 6.0 if setup.design == "authors" else 1.0
         for turn, noise in enumerate((1.0, 1.3, 0.9), start=1):
+            slower = slower if setup.envs_per_actor == 1 else 0.4
             wall_s = noise * slower * factor_by_precision[setup.precision]
             common = {"task": setup.task, "hidden": "8", "design": setup.design, "precision": setup.precision,
-                      "update_period": setup.update_period, "round": turn, "steps": 100, "wall_s": wall_s}  # fmt: skip
+                      "update_period": setup.update_period, "envs_per_actor": setup.envs_per_actor, "round": turn,
+                      "steps": 100, "wall_s": wall_s}  # fmt: skip
             rows += [{**common, "stage": stage} for stage in ("env_step", "other")]
     return pd.DataFrame(rows)
 
 
 def test_lone_actor_by_hand():
     speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
-    ours = speed[speed.design == "packed"].set_index(["task", "precision", "update_period"])
+    several = speed[speed.envs_per_actor == 8].set_index(["task", "precision"])
+    assert several.index.tolist() == [
+        (task, name) for task in (BALANCE, "gym:CartPole-v0") for name in ("fp32", "int8")
+    ]
+    for ratio, expected in (("over_one_env", 2.5), ("over_one_env_low", 2.5), ("over_one_env_high", 2.5)):
+        assert several[ratio].tolist() == [pytest.approx(expected)] * 4
+    assert several.over_fp32[BALANCE, "int8"] == pytest.approx(4.0)
+    assert several.over_authors.isna().all()
+    said = sentences.copies_verdict(speed)
+    assert f"{BALANCE}: with 8 environments over one, fp32 2.50 x" in said
+    assert "there int8 takes 4.00 x" in said
+    ours = speed[(speed.design == "packed") & (speed.envs_per_actor == 1)]
+    ours = ours.set_index(["task", "precision", "update_period"])
     assert ours.loc[(BALANCE, "fp32", 300)].steps_per_s == pytest.approx(100)
     assert ours.loc[(BALANCE, "int8", 300)].over_fp32 == pytest.approx(4.0)
     assert ours.loc[(BALANCE, "int4", 300)].over_fp32 == pytest.approx(5.0)
@@ -196,12 +210,12 @@ def test_set_ups_of_the_lone_actor_follow_the_parameters():
     config = study.Config(
         throughput_tasks=["gym:CartPole-v0"], throughput_precisions=["fp32", "int2", "fp16"],
         throughput_update_periods=[50, 20], throughput_authors_precision="fp16", throughput_hidden=[8, 4],
-        throughput_steps=50,
+        throughput_steps=50, throughput_envs=[1, 4],
     )  # fmt: skip
     found = [(one.design, one.precision, one.update_period) for one in study.lone_actors(config)]
     assert found == [
         ("packed", "fp32", 50), ("packed", "int2", 50), ("packed", "fp16", 50), ("packed", "fp16", 20),
-        ("authors", "fp16", 50), ("authors", "fp16", 20),
+        ("packed", "fp32", 50), ("packed", "fp16", 50), ("authors", "fp16", 50), ("authors", "fp16", 20),
     ]  # fmt: skip
     assert {(one.task, one.hidden) for one in study.lone_actors(config)} == {("gym:CartPole-v0", (8, 4))}
 
@@ -226,6 +240,8 @@ def test_without_the_lone_actor_the_report_says_so(table, summary):
     assert "it runs at 2.00 x the speed with fp32 actors (one seed: no interval)" in said
     assert said.endswith("; 3 of 4 runs reached their threshold.")
     assert "left out" in figures.lone_actor_panels(none).axes[0].texts[0].get_text()
+    assert "left out" in figures.copies_panels(none).axes[0].texts[0].get_text()
+    assert sentences.copies_verdict(none) == "The lone actor played one environment."
 
 
 def test_words_and_figures_take_what_the_study_gives(table, summary):
@@ -247,10 +263,13 @@ def test_words_and_figures_take_what_the_study_gives(table, summary):
     assert all(np.isfinite(np.asarray(x, float)).all() for x in drawn)  # one seed: no interval, no line
     assert len(figures.busy_panels(summary).axes[0].get_yticklabels()) == 2
     assert len(figures.lone_actor_panels(speed).axes) == 2
+    panels = figures.copies_panels(speed).axes
+    assert [len(ax.lines) for ax in panels] == [2, 2]  # fp32 and int8
+    np.testing.assert_allclose(panels[0].lines[0].get_ydata(), [100, 250])
 
 
 def test_a_claim_says_which_way_and_why(summary):
-    none = pd.DataFrame({"precision": [], "over_fp32": []})
+    none = pd.DataFrame({"precision": [], "over_fp32": [], "envs_per_actor": []})
     shorter = summary.assign(speedup_low=1.5, speedup_high=2.5, bound_by="actor")
     assert sentences.key_figure(shorter, none).startswith(
         "Training with int8 actors is shorter on 1 of 1 tasks: it runs"
@@ -400,6 +419,8 @@ def test_precisions_take_turns_and_stay_side_by_side():
         ({"thresholds": [0.0, 195.0]}, "stop_at_threshold"),
         ({"throughput_steps": 10}, "throughput_steps"),
         ({"throughput_tasks": []}, "throughput_tasks"),
+        ({"throughput_envs": [8]}, r"throughput_envs=\[8\].*leave 1 in"),
+        ({"envs_per_actor": 0}, "envs_per_actor=0"),
         ({"throughput_precisions": ["fp32", "int4"]}, "throughput_authors_precision='int8'"),
         ({"throughput_precisions": ["fp32", "int4"], "throughput_authors_precision": "int4"}, "authors' recipe has"),
         ({"min_replay": 10**7}, "min_replay"),
