@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from quarl_lib.studies.actorq_training.speed import of_one_environment
 from quarl_lib.studies.common.grid import legend_above
 from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, PRECISION_MARKERS, axes_or_new, better
 
@@ -119,7 +120,7 @@ def busy_panels(summary: pd.DataFrame) -> Figure:
 
 def lone_actor_panels(speed: pd.DataFrame) -> Figure:
     """Draw steps a second of a lone actor, a panel per task, with each ratio to fp32 (or to the authors' recipe)."""
-    speed = speed[speed.envs_per_actor == 1]
+    speed = of_one_environment(speed)
     tasks = list(dict.fromkeys(speed.task))
     if not tasks:
         return _left_out("throughput_rounds is 0")
@@ -159,23 +160,23 @@ def _speed_bars(rows: pd.DataFrame, ax: Axes) -> None:
 
 
 def copies_panels(speed: pd.DataFrame) -> Figure:
-    """Draw steps a second of a lone actor over the environments it plays, a panel per task, each ratio to one."""
-    several = speed[speed.envs_per_actor > 1]
-    tasks = list(dict.fromkeys(several.task))
+    """Draw steps a second of a lone actor over the environments it plays, a panel per task; dashed: through Reverb."""
+    tasks = list(dict.fromkeys(speed[speed.envs_per_actor > 1].task))
     if not tasks:
         return _left_out("no actor of several environments was timed")
     figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False)
     for task, ax in zip(tasks, axes[0], strict=True):
-        keys = several[several.task == task][["task", "precision", "update_period"]].drop_duplicates()
-        rows = speed[speed.design == "packed"].merge(keys)
-        for precision in _present(rows):
-            line = rows[rows.precision == precision].sort_values("envs_per_actor")
+        several = speed[(speed.task == task) & (speed.envs_per_actor > 1)]
+        for (precision, replay, period), _ in several.groupby(["precision", "replay", "update_period"], sort=False):
+            of_line = (speed.precision == precision) & (speed.replay == replay) & (speed.update_period == period)
+            line = speed[(speed.task == task) & (speed.design == "packed") & of_line].sort_values("envs_per_actor")
             style = {"color": PRECISION_COLORS[precision], "marker": PRECISION_MARKERS[precision], "ms": 6}
-            ax.plot(line.envs_per_actor, line.steps_per_s, label=precision, **style)
-            for row in line[line.envs_per_actor > 1].itertuples():
-                ax.annotate(f"×{row.over_one_env:.2g}", (row.envs_per_actor, row.steps_per_s), (5, 0),
-                            textcoords="offset points", va="center", size="small")  # fmt: skip
-        ax.set(title=task, xlabel="environments an actor", ylim=(0, None), xticks=sorted(set(rows.envs_per_actor)))
+            label = f"{precision}, Reverb" if replay == "reverb" else f"{precision}, shared memory"
+            ax.plot(line.envs_per_actor, line.steps_per_s, ls="--" if replay == "reverb" else "-", label=label, **style)
+            last = line.iloc[-1]
+            ax.annotate(f"×{last.over_one_env:.2g}", (last.envs_per_actor, last.steps_per_s), (5, 0),
+                        textcoords="offset points", va="center", size="small")  # fmt: skip
+        ax.set(title=task, xlabel="environments an actor", ylim=(0, None), xticks=sorted({1, *several.envs_per_actor}))
         ax.margins(x=0.2)
     axes[0, 0].set_ylabel("environment steps per second")
     better(axes[0, 0], "higher")

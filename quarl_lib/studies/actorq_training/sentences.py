@@ -7,9 +7,11 @@ import pandas as pd
 
 from quarl_lib.actorq.carbon import NOT_MEASURED
 from quarl_lib.extras import install_line
+from quarl_lib.studies.actorq_training.speed import of_one_environment
 from quarl_lib.studies.common.intervals import brackets
 from quarl_lib.studies.common.paper_tables import PAPER_TASKS
 
+REPLAYS = {"reverb": "Reverb", "local": "shared memory"}
 SETTING = "policy, learner, threshold and machine differ: see the parameters"
 
 
@@ -142,7 +144,7 @@ def speed_verdict(speed: pd.DataFrame) -> str:
     """Say how much faster a lone actor is than with fp32, and than with the authors' recipe."""
     if not len(speed):
         return "The lone actor was left out."
-    alone = speed[speed.envs_per_actor == 1]
+    alone = of_one_environment(speed)
     ours, theirs = alone[alone.design == "packed"], alone[alone.design == "authors"]
     parts = []
     for task, rows in ours[(ours.precision != "fp32") & ours.over_fp32.notna()].groupby("task", sort=False):
@@ -162,9 +164,10 @@ def speed_verdict(speed: pd.DataFrame) -> str:
 def copies_verdict(speed: pd.DataFrame) -> str:
     """Say how many more steps a lone actor takes with several environments, and what its precision brings then."""
     parts = []
-    for (task, count), rows in speed[speed.envs_per_actor > 1].groupby(["task", "envs_per_actor"], sort=False):
+    keys = ["task", "envs_per_actor", "replay"]
+    for (task, count, replay), rows in speed[speed.envs_per_actor > 1].groupby(keys, sort=False):
         gains = [f"{row.precision} {_interval(row, 'over_one_env')}" for _, row in rows.iterrows()]
-        parts.append(f"{task}: with {count} environments over one, {' and '.join(gains)}")
+        parts.append(f"{task}, {REPLAYS[replay]}: with {count} environments over one, {' and '.join(gains)}")
         for _, row in rows[rows.precision != "fp32"].iterrows():
             parts[-1] += f"; there {row.precision} takes {_interval(row, 'over_fp32')} the steps of fp32"
     return ". ".join(parts) + "." if parts else "The lone actor played one environment."
@@ -176,7 +179,7 @@ def _interval(row: pd.Series, name: str) -> str:
 
 def key_figure(summary: pd.DataFrame, speed: pd.DataFrame) -> str:
     """Return the run's claim: what the actors' precision does to the time of training, and why."""
-    quantized = speed[(speed.precision != "fp32") & speed.over_fp32.notna() & (speed.envs_per_actor == 1)]
+    quantized = of_one_environment(speed[(speed.precision != "fp32") & speed.over_fp32.notna()])
     if "int8" in set(quantized.precision):
         quantized = quantized[quantized.precision == "int8"]
     said = _training_time(summary)

@@ -12,7 +12,7 @@ from quarl_lib.actorq.config import has_reverb
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.metrics import paired_ratio
 
-KEYS = ["task", "hidden", "design", "precision", "update_period", "envs_per_actor"]
+KEYS = ["task", "hidden", "design", "precision", "update_period", "replay", "envs_per_actor"]
 RATIOS = ["over_fp32", "over_authors", "over_one_env"]
 COLUMNS = [*KEYS, "steps_per_s", *(f"{ratio}{end}" for ratio in RATIOS for end in ("", "_low", "_high"))]
 
@@ -28,26 +28,30 @@ def setups(
     """Name what takes turns: ours on every task, and beside the authors' recipe on the first with every period.
 
     Our precisions differ at the first period; at the others there is only the one that the authors' recipe has too.
-    Where Reverb is not installed, theirs is left out. fp32 and that precision also play several environments at once.
+    Where Reverb is not installed, theirs is left out. fp32 and that precision also play several environments at once,
+    into shared memory too, where one write takes all transitions: Reverb takes each by itself.
     """
     first, *others = update_periods
+    replays = ["reverb", "local"] if has_reverb() else ["local"]
 
-    def ours(task: str, precision: str, period: int, count: int = 1) -> Setup:
-        return Setup(task=task, hidden=tuple(hidden), precision=precision, update_period=period, envs_per_actor=count)
+    def ours(task: str, precision: str, period: int, replay: str = replays[0], count: int = 1) -> Setup:
+        return Setup(task=task, hidden=tuple(hidden), precision=precision, update_period=period, replay=replay,
+                     envs_per_actor=count)  # fmt: skip
 
     def theirs(period: int) -> Setup:
         return Setup(task=tasks[0], hidden=tuple(hidden), precision=authors_precision, update_period=period,
-                     design="authors", transport="reverb")  # fmt: skip
+                     design="authors", transport="reverb", replay="reverb")  # fmt: skip
 
     return [
         *(ours(task, precision, first) for task in tasks for precision in precisions),
         *(ours(tasks[0], authors_precision, period) for period in others),
         *(
-            ours(task, precision, first, count)
+            ours(task, precision, first, replay, count)
             for task in tasks
             for precision in dict.fromkeys(("fp32", authors_precision))
+            for replay in replays
             for count in envs
-            if count > 1
+            if count > 1 or (replay != replays[0] and len(envs) > 1)
         ),
         *(theirs(period) for period in update_periods if has_reverb()),
     ]
@@ -61,6 +65,11 @@ def measure(turns: Sequence[Setup], steps: int, rounds: int) -> pd.DataFrame:
     return pd.concat(
         [blocks.assign(record="throughput"), summarize(blocks).assign(record="lone_actor")], ignore_index=True
     )
+
+
+def of_one_environment(speed: pd.DataFrame) -> pd.DataFrame:
+    """Return the set-ups of one environment, all with the replay that ActorQ takes by itself."""
+    return speed[(speed.envs_per_actor == 1) & ((speed.replay == "reverb") | (speed.replay != "reverb").all())]
 
 
 def lone_actor(table: pd.DataFrame) -> pd.DataFrame:
@@ -80,13 +89,13 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     authors_precision = next((key[3] for key in times if key[2] == "authors"), "")
     summary = []
     for key, seconds in times.items():
-        task, hidden, design, precision, period, count = key
+        task, hidden, design, precision, period, replay, count = key
         row: dict[str, object] = dict(zip(KEYS, key, strict=True))
         row["steps_per_s"] = 1 / seconds.median()
         for name, baseline in (
-            ("over_fp32", (task, hidden, "packed", "fp32", period, count)),
-            ("over_authors", (task, hidden, "authors", authors_precision, period, count)),
-            ("over_one_env", (task, hidden, "packed", precision, period, 1)),
+            ("over_fp32", (task, hidden, "packed", "fp32", period, replay, count)),
+            ("over_authors", (task, hidden, "authors", authors_precision, period, replay, count)),
+            ("over_one_env", (task, hidden, "packed", precision, period, replay, 1)),
         ):
             known = baseline in times and design == "packed"
             ratio = paired_ratio(times[baseline].loc[seconds.index], seconds) if known else (np.nan,) * 3
@@ -96,9 +105,9 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         pd.DataFrame(summary)
         .astype({"update_period": int, "envs_per_actor": int})
         .sort_values(
-            ["task", "envs_per_actor", "design", "update_period", "precision"],
+            ["task", "envs_per_actor", "replay", "design", "update_period", "precision"],
             key=lambda column: column.map(PRECISIONS.index) if column.name == "precision" else column,
-            ascending=[True, True, False, False, True],
+            ascending=[True, True, False, False, False, True],
             ignore_index=True,
         )
     )

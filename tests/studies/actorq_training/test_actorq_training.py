@@ -170,32 +170,31 @@ def test_curves_and_episodes(table):
 def throughput_table(factor_by_precision):
     rows = []
     for setup in study.lone_actors(study.Config(throughput_hidden=[8])):
-        slower = 6.0 if setup.design == "authors" else 1.0
+        slower = 6.0 if setup.design == "authors" else 1.0 if setup.envs_per_actor == 1 else 0.4
         for turn, noise in enumerate((1.0, 1.3, 0.9), start=1):
-            slower = slower if setup.envs_per_actor == 1 else 0.4
             wall_s = noise * slower * factor_by_precision[setup.precision]
             common = {"task": setup.task, "hidden": "8", "design": setup.design, "precision": setup.precision,
-                      "update_period": setup.update_period, "envs_per_actor": setup.envs_per_actor, "round": turn,
-                      "steps": 100, "wall_s": wall_s}  # fmt: skip
+                      "update_period": setup.update_period, "replay": setup.replay, "round": turn, "steps": 100,
+                      "envs_per_actor": setup.envs_per_actor, "wall_s": wall_s}  # fmt: skip
             rows += [{**common, "stage": stage} for stage in ("env_step", "other")]
     return pd.DataFrame(rows)
 
 
 def test_lone_actor_by_hand():
     speed = training_speed.summarize(throughput_table({"fp32": 1.0, "int8": 0.25, "int4": 0.2}))
-    several = speed[speed.envs_per_actor == 8].set_index(["task", "precision"])
-    assert several.index.tolist() == [
-        (task, name) for task in (BALANCE, "gym:CartPole-v0") for name in ("fp32", "int8")
-    ]
+    several = speed[speed.envs_per_actor == 8].set_index(["task", "replay", "precision"])
+    replays, names = ("reverb", "local"), ("fp32", "int8")
+    assert several.index.tolist() == [(t, r, n) for t in (BALANCE, "gym:CartPole-v0") for r in replays for n in names]
     for ratio, expected in (("over_one_env", 2.5), ("over_one_env_low", 2.5), ("over_one_env_high", 2.5)):
-        assert several[ratio].tolist() == [pytest.approx(expected)] * 4
-    assert several.over_fp32[BALANCE, "int8"] == pytest.approx(4.0)
+        assert several[ratio].tolist() == [pytest.approx(expected)] * 8
+    assert several.over_fp32[BALANCE, "local", "int8"] == pytest.approx(4.0)
     assert several.over_authors.isna().all()
     said = sentences.copies_verdict(speed)
-    assert f"{BALANCE}: with 8 environments over one, fp32 2.50 x" in said
+    assert f"{BALANCE}, Reverb: with 8 environments over one, fp32 2.50 x" in said
+    assert "gym:CartPole-v0, shared memory: with 8 environments over one, fp32 2.50 x" in said
     assert "there int8 takes 4.00 x" in said
-    ours = speed[(speed.design == "packed") & (speed.envs_per_actor == 1)]
-    ours = ours.set_index(["task", "precision", "update_period"])
+    alone = training_speed.of_one_environment(speed)
+    ours = alone[alone.design == "packed"].set_index(["task", "precision", "update_period"])
     assert ours.loc[(BALANCE, "fp32", 300)].steps_per_s == pytest.approx(100)
     assert ours.loc[(BALANCE, "int8", 300)].over_fp32 == pytest.approx(4.0)
     assert ours.loc[(BALANCE, "int4", 300)].over_fp32 == pytest.approx(5.0)
@@ -212,11 +211,15 @@ def test_set_ups_of_the_lone_actor_follow_the_parameters():
         throughput_update_periods=[50, 20], throughput_authors_precision="fp16", throughput_hidden=[8, 4],
         throughput_steps=50, throughput_envs=[1, 4],
     )  # fmt: skip
-    found = [(one.design, one.precision, one.update_period) for one in study.lone_actors(config)]
+    turns = study.lone_actors(config)
+    found = [(one.design, one.precision, one.update_period) for one in turns if one.replay == "reverb"]
     assert found == [
         ("packed", "fp32", 50), ("packed", "int2", 50), ("packed", "fp16", 50), ("packed", "fp16", 20),
         ("packed", "fp32", 50), ("packed", "fp16", 50), ("authors", "fp16", 50), ("authors", "fp16", 20),
     ]  # fmt: skip
+    assert [one.envs_per_actor for one in turns] == [1] * 4 + [4, 1, 4] * 2 + [1] * 2
+    config = dataclasses.replace(config, throughput_envs=[1])
+    assert [(one.replay, one.envs_per_actor) for one in study.lone_actors(config)] == [("reverb", 1)] * 6
     assert {(one.task, one.hidden) for one in study.lone_actors(config)} == {("gym:CartPole-v0", (8, 4))}
 
 
@@ -264,12 +267,12 @@ def test_words_and_figures_take_what_the_study_gives(table, summary):
     assert len(figures.busy_panels(summary).axes[0].get_yticklabels()) == 2
     assert len(figures.lone_actor_panels(speed).axes) == 2
     panels = figures.copies_panels(speed).axes
-    assert [len(ax.lines) for ax in panels] == [2, 2]  # fp32 and int8
-    np.testing.assert_allclose(panels[0].lines[0].get_ydata(), [100, 250])
+    assert [len(ax.lines) for ax in panels] == [4, 4]  # fp32 and int8, each to both replays
+    assert np.asarray(panels[0].lines[0].get_ydata(), float).tolist() == pytest.approx([100, 250])
 
 
 def test_a_claim_says_which_way_and_why(summary):
-    none = pd.DataFrame({"precision": [], "over_fp32": [], "envs_per_actor": []})
+    none = pd.DataFrame({"precision": [], "over_fp32": [], "envs_per_actor": [], "replay": []})
     shorter = summary.assign(speedup_low=1.5, speedup_high=2.5, bound_by="actor")
     assert sentences.key_figure(shorter, none).startswith(
         "Training with int8 actors is shorter on 1 of 1 tasks: it runs"
