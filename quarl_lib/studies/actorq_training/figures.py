@@ -178,7 +178,7 @@ def copies_panels(speed: pd.DataFrame) -> Figure:
                         textcoords="offset points", va="center", size="small")  # fmt: skip
         ax.set(title=task, xlabel="environments an actor", ylim=(0, None), xticks=sorted({1, *several.envs_per_actor}))
         ax.margins(x=0.2)
-    axes[0, 0].set_ylabel("environment steps per second")
+    axes[0, 0].set_ylabel("steps per second")
     better(axes[0, 0], "higher")
     legend_above(figure, list(axes[0]))
     return figure

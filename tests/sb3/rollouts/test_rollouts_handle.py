@@ -38,6 +38,37 @@ class Stop(Seen):
         return True
 
 
+class Counted:
+    """An engine that notes the shape of what it is called with."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.shapes = engine, list[tuple[int, ...]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def __call__(self, observations: np.ndarray) -> Any:
+        self.shapes.append(observations.shape)
+        return self.engine(observations)
+
+
+RANDOM = 3  # steps of four environments before SAC's `learning_starts` of 10
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "size", "calls"),
+    [("PPO", "CartPole-v1", 4, 2 * STEPS), ("A2C", "Pendulum-v1", 3, 2 * STEPS),
+     ("SAC", "Pendulum-v1", 3, 2 * STEPS - RANDOM)],
+)  # fmt: skip
+def test_one_engine_call_a_step_serves_all_environments(algorithm, env_id, size, calls):
+    model = model_of(algorithm, env_of(env_id, 4))
+    with quantized_rollouts(model, "int8") as handle:
+        handle.actor.engine = counted = Counted(handle.actor.engine)
+        model.learn(2 * STEPS * 4)
+    assert counted.shapes == [(4, size)] * calls
+    assert handle.steps == 4 * calls
+
+
 @pytest.mark.parametrize("algorithm", ["PPO", "SAC"])
 def test_context_restores_everything_after_an_exception(algorithm):
     model = model_of(algorithm, env_of("Pendulum-v1"))
