@@ -63,7 +63,8 @@ RANDOM = 3  # steps of four environments before SAC's `learning_starts` of 10
 def test_one_engine_call_a_step_serves_all_environments(algorithm, env_id, size, calls):
     model = model_of(algorithm, env_of(env_id, 4))
     with quantized_rollouts(model, "int8") as handle:
-        handle.actor.engine = counted = Counted(handle.actor.engine)
+        counted: Any = Counted(handle.actor.engine)
+        handle.actor.engine = counted
         model.learn(2 * STEPS * 4)
     assert counted.shapes == [(4, size)] * calls
     assert handle.steps == 4 * calls
