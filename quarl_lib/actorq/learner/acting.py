@@ -20,7 +20,7 @@ def precision_of(config: Config) -> str:
     return config.precision if config.learner_quantization == "engine" else ""
 
 
-class ActingPolicy:
+class GridPolicy:
     """A twin of a policy whose weights are the policy's own on the engine's grid."""
 
     def __init__(self, policy: nn.Module, precision: str) -> None:

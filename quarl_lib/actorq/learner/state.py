@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.learner.acting import ActingPolicy
+from quarl_lib.actorq.learner.acting import GridPolicy
 
 
 @dataclass
@@ -21,7 +21,7 @@ class State:
     online: dict[str, nn.Module]
     target: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
-    acting: ActingPolicy | None = None
+    acting: GridPolicy | None = None
     learner_steps: int = 0
 
     def acting_policy(self) -> nn.Module:
@@ -59,7 +59,7 @@ def make_state(
     """
     for network in networks.values():
         network.to(device)
-    acting = ActingPolicy(networks["policy"], on_grid_of) if on_grid_of else None
+    acting = GridPolicy(networks["policy"], on_grid_of) if on_grid_of else None
     targets = copy.deepcopy(networks)
     for network in targets.values():
         network.requires_grad_(False)

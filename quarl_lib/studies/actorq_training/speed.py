@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from quarl_lib.actorq.bench.setups import Setup
-from quarl_lib.actorq.config import has_reverb
 from quarl_lib.inference import PRECISIONS
 from quarl_lib.metrics import paired_ratio
+
+if TYPE_CHECKING:  # figures read finished tables where nothing heavy is installed
+    from quarl_lib.actorq.bench.setups import Setup
 
 KEYS = ["task", "hidden", "design", "precision", "update_period", "replay", "envs_per_actor"]
 RATIOS = ["over_fp32", "over_authors", "over_one_env"]
@@ -31,6 +33,9 @@ def setups(
     Where Reverb is not installed, theirs is left out. fp32 and that precision also play several environments at once,
     into shared memory too, where one write takes all transitions: Reverb takes each by itself.
     """
+    from quarl_lib.actorq.bench.setups import Setup
+    from quarl_lib.actorq.config import has_reverb
+
     first, *others = update_periods
     replays = ["reverb", "local"] if has_reverb() else ["local"]
 
