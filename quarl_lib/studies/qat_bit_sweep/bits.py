@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quarl_lib.quantization.qat import QATConfig
@@ -58,6 +59,11 @@ class Bits:
             self.weight, self.activation, self.observation, self.edge,
             method="lsq" if method == "lsq" else "minmax", grid=self.grid,
         )  # fmt: skip
+
+
+def fewest(texts: Sequence[str]) -> Bits:
+    """Return the one with the fewest bits of a weight, among equals an engine's."""
+    return min(map(Bits.parse, texts), key=lambda bits: (bits.weight, bits.grid != "engine"))
 
 
 FP32 = Bits(32, 32, 32, 32)

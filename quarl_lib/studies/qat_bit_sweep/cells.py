@@ -26,13 +26,14 @@ from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.sb3.train import PACKAGES, make_model, make_training_env, save
 from quarl_lib.sb3.tuning import fine_tune
 from quarl_lib.studies.qat_bit_sweep.bits import FP32, Bits
+from quarl_lib.studies.qat_bit_sweep.variants import vary_model, vary_recipe
 
 EVALUATION_SEED = 1_000_000  # far from any seed used in training
 CALIBRATION_SEED = 2_000_000
 SEED_STRIDE = 10_000  # each training seed plays episodes of its own, all methods the same ones
 PACKAGE = Path(__file__).resolve().parents[2]
 # What a cell's numbers depend on: a change here is another cell.
-SOURCES = ("quantization", "sb3", "envs/gym.py", "studies/qat_bit_sweep/cells.py")
+SOURCES = ("quantization", "sb3", "envs/gym.py", "studies/qat_bit_sweep/cells.py", "studies/qat_bit_sweep/variants.py")
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,14 @@ class QATCell:
     cells_dir: Path
     sources: str  # `digest_of_sources()` when the sweep began
     versions: str  # `versions_of_libraries()` then
+    variant: str = ""  # what else this training from scratch changes
 
     @property
     def name(self) -> str:
         """A short name for a progress line."""
         bits = "" if self.bits == FP32 else f" {self.bits} bits"
-        return f"{self.algorithm} {self.env_id} {self.method}{bits} seed {self.seed}"
+        variant = f" {self.variant}" if self.variant else ""
+        return f"{self.algorithm} {self.env_id} {self.method}{bits}{variant} seed {self.seed}"
 
     @property
     def directory(self) -> Path:
@@ -182,13 +185,14 @@ def _trained(cell: QATCell) -> tuple[Agent, float]:
     recipe = dataclasses.replace(recipe_for(cell.algorithm, cell.env_id), total_steps=cell.actor_steps)
     callbacks: list[QuantDelay | KeepBest] = []
     if cell.bits != FP32:
-        recipe = quantized_recipe(recipe, cell.bits.config(cell.method))
+        recipe = quantized_recipe(vary_recipe(recipe, cell.variant), cell.bits.config(cell.method))
         callbacks.append(QuantDelay(cell.quant_delay_steps))
     keep_best = KeepBest(cell.env_id, cell.select_from_step, recipe.select_every_steps)
     if recipe.select_every_steps:
         callbacks.append(keep_best)
     env = make_training_env(recipe, cell.seed)
     model = make_model(recipe, env, cell.seed)
+    vary_model(model, cell.variant)
     begin = time.process_time()
     model.learn(cell.actor_steps, callback=list(callbacks))
     seconds = time.process_time() - begin - keep_best.seconds

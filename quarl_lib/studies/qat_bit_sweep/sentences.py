@@ -80,6 +80,27 @@ def _gain(row: Any) -> str:
     return f"{row.algorithm} {row.env_id} {bits}: {row.mean_return:.0f} against {row.mean_return - row.over_ptq:.0f}"
 
 
+def of_variants(tried: pd.DataFrame) -> str:
+    """Say which changes of a training from scratch pay at the fewest bits, and which cost."""
+    if not len(tried):
+        return "Nothing else was tried: see the parameter `variants`."
+    first = tried.iloc[0]
+    where = f"{first.algorithm} on {first.env_id} at {first.weight_bits} bits of a weight"
+    known = tried[tried.difference_low.notna()]
+    if not len(known):
+        return f"For {where}, one seed: no interval, so nothing is shown to pay."
+    pays, costs = known[known.pays], known[known.difference_high < 0]
+    return (
+        f"For {where}, beyond the interval of the difference paired by seed, of {len(known)} changes {len(pays)} pay"
+        f"{_listed(list(map(_change, pays.itertuples())))} and {len(costs)} cost"
+        f"{_listed(list(map(_change, costs.itertuples())))}; without them it returns {first.without:.0f}."
+    )
+
+
+def _change(row: Any) -> str:
+    return f"{row.about}: {row.difference:+.0f} {brackets(row.difference_low, row.difference_high, 'seed', '+.0f')}"
+
+
 def cost(summary: pd.DataFrame) -> str:
     """Say what training with the bits costs at most, as a multiple of fp32's training."""
     rows = summary[summary.method.isin(METHODS) & summary.training_time_ratio.notna()]

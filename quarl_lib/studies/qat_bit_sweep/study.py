@@ -18,7 +18,7 @@ from quarl_lib.sb3.qat_policies import POLICIES
 from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.sb3.tuning import check_tunable
 from quarl_lib.studies.common.pool import map_tasks
-from quarl_lib.studies.qat_bit_sweep.bits import FP32, Bits
+from quarl_lib.studies.qat_bit_sweep.bits import FP32, Bits, fewest
 from quarl_lib.studies.qat_bit_sweep.cells import (
     QATCell,
     digest_of_sources,
@@ -28,6 +28,7 @@ from quarl_lib.studies.qat_bit_sweep.cells import (
     versions_of_libraries,
 )
 from quarl_lib.studies.qat_bit_sweep.summary import METHODS, SCRATCH, TWIN
+from quarl_lib.studies.qat_bit_sweep.variants import check, vary_bits
 
 SHIPPED = "shipped"
 
@@ -44,6 +45,8 @@ class Config:
     # at how many bits: "int4" (an engine's), or "4", "4/8/16" (weights/activations/observation), "4/8/16/8" (and edges)
     bits: list[str] = field(default_factory=lambda: ["4", "int4", "int2"])
     methods: list[str] = field(default_factory=lambda: ["qat", "fine_tune"])
+    # what else is tried with the first agent that trains from scratch, at the fewest bits, each beside "qat" without it
+    variants: list[str] = field(default_factory=list)
     delay_share: float = 0.5
     fine_tune_steps: int = 2000
     # how it is measured
@@ -74,7 +77,14 @@ class Config:
         for name, least in {"fine_tune_steps": 1, "episodes": 2, "calibration_steps": 1, "workers": 0}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: give at least {least}")
-        starts_of(self)
+        first = next((start for start in starts_of(self) if start.actor_steps), None)
+        if self.variants and (first is None or "qat" not in self.methods):
+            raise ValueError(
+                f'variants={self.variants}: they are held against a training from scratch; name "qat" in methods and '
+                "an agent with steps, or leave them out"
+            )
+        if first is not None:
+            check(self.variants, first.algorithm, fewest(self.bits))
 
 
 class Start(NamedTuple):
@@ -173,7 +183,22 @@ def cells_of(config: Config) -> Cells:
                     elif steps:
                         own = dataclasses.replace(fp32, method=method, bits=bits, quant_delay_steps=delay)
                         trained.append(own)
+    trained += _varied(config, trained)
     return Cells(list(dict.fromkeys(trained)), list(dict.fromkeys(started)), frozenset(twins))
+
+
+def _varied(config: Config, trained: list[QATCell]) -> list[QATCell]:
+    """Return the variants of the first agent's trainings with the fewest bits."""
+    base = [cell for cell in trained if cell.method == "qat" and cell.bits == fewest(config.bits)]
+    agents = [(cell.algorithm, cell.env_id) for cell in base]
+    return [
+        dataclasses.replace(
+            cell, variant=name, bits=vary_bits(cell.bits, name),
+            quant_delay_steps=0 if name == "from_start" else cell.quant_delay_steps,
+        )
+        for cell, agent in zip(base, agents, strict=True) if agent == agents[0]
+        for name in config.variants
+    ]  # fmt: skip
 
 
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
@@ -221,7 +246,7 @@ def weight_levels(config: Config) -> pd.DataFrame:
     first = starts_of(config)[0]
     tables = []
     for cell in (*cells.started, *cells.trained):
-        of_first = (cell.algorithm, cell.env_id, cell.seed) == (first.algorithm, first.env_id, config.seeds[0])
+        of_first = (cell.algorithm, cell.env_id, cell.seed, cell.variant) == (*first[:2], config.seeds[0], "")
         if of_first and cell.method not in ("ptq", "random") and cell not in cells.twins:
             names = {"algorithm": cell.algorithm, "env_id": cell.env_id, "method": cell.method, "bits": str(cell.bits)}
             tables.append(read_levels(cell).assign(**names, weight_bits=cell.bits.weight))

@@ -32,10 +32,10 @@ def summarize(table: pd.DataFrame, tolerated_loss: float = 0.05) -> pd.DataFrame
     Without loss means not inferior: the lower end of the paired difference's interval lies above -`tolerated_loss`
     (5 %) of the range from the random policy to fp32. A wide interval, as of few seeds, shows nothing and passes
     nothing; one seed has none. Converged means that fp32, by the same recipe where a row trains from scratch, reaches
-    what counts as solved on every seed.
+    what counts as solved on every seed. Variants of a training stand in a table of their own.
     """
     rows = []
-    for agent, cells in table.groupby(AGENT, sort=False):
+    for agent, cells in table[table.variant == ""].groupby(AGENT, sort=False):
         of_method = {str(method): part for method, part in cells.groupby("method", sort=False)}
         fp32 = of_method["fp32"]
         reference, random = _of_seeds(fp32), _of_seeds(of_method["random"])

@@ -239,6 +239,7 @@ def episodes(method: str, bits: int, returns: list[list[float]], seconds: float 
         algorithm="PPO",
         env_id="CartPole-v1",
         start="",
+        variant="",
         method=method,
         grid="affine",
         actor_steps=10,
@@ -351,6 +352,11 @@ def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
         ({"delay_share": 1.1}, "delay_share=1.1: the delay ends within training"),
         ({"episodes": 1}, "episodes=1: give at least 2"),
         ({"tolerated_loss": 1.0}, "tolerated_loss=1.0"),
+        ({"variants": ["deeper"]}, "variants='deeper': choose among from_start"),
+        ({"variants": ["wide"], "methods": ["fine_tune"]}, 'name "qat" in methods'),
+        ({"variants": ["wide"], "agents": ["PPO/CartPole-v1"]}, "an agent with steps"),
+        ({"variants": ["fp32_targets"]}, "variants='fp32_targets': PPO has no target network"),
+        ({"variants": ["narrow_edges"], "bits": ["4"]}, "variants='narrow_edges': so it is at 4 anyway"),
     ],
 )
 def test_wrong_settings_name_the_parameter(options, said):
