@@ -95,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("export", help="write an agent's policy as ONNX, C or one file, with its parity")
     command.add_argument("agent", help="an archive, a hub folder, or one in the package, such as ppo/CartPole-v1")
     command.add_argument("--to", required=True, choices=("onnx", "c", "policy"))
-    command.add_argument("--precision", default="int8", help="fp32, fp16, int8; int4 and int2 for c and policy")
+    command.add_argument("--precision", default="int8", help="fp32, fp16, int8; int4, int3 and int2 for c and policy")
     command.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE")
     command.add_argument("--env-id", help="where the agent's name does not say it")
     command.add_argument(

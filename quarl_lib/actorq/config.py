@@ -271,7 +271,7 @@ class Config:
             name = "learner_quantization"
             _require(re.fullmatch(r"int\d+(a16)?", self.precision) is not None, name, "engine",
                      f"actors at precision={self.precision!r} have no grid to learn on; give 'none', or int8, int8a16, "
-                     "int4 or int2")  # fmt: skip
+                     "int4, int3 or int2")  # fmt: skip
             _require(self.weights_precision in (self.precision, "fp32"), name, "engine",
                      f"with communication_precision={self.communication_precision!r} the actors round twice; give "
                      "'same' or 'fp32'")  # fmt: skip

@@ -56,7 +56,7 @@ PAD    *scale = largest / limit;
 """
 
 PAD = """\
-    for (; i % 4; i++) codes[i] = 0; /* the last byte of a row may hold fewer columns */
+    for (; i % 8; i++) codes[i] = 0; /* the last byte of a row may hold fewer columns */
 """
 
 # The sum of one row's products; `w` is the row.
@@ -76,6 +76,15 @@ INTEGER_SUMS = {
                  (int32_t)((w[j] >> 4) & 3) * codes[n / 2 + j] + (int32_t)(w[j] >> 6) * codes[3 * (n / 4) + j];
         w += n / 4;
         s = 2 * s - 3 * total;
+""",
+    3: """\
+        for (j = 0; j < n / 4; j++)
+            s += (int32_t)(w[j] & 3) * codes[j] + (int32_t)((w[j] >> 2) & 3) * codes[n / 4 + j] +
+                 (int32_t)((w[j] >> 4) & 3) * codes[n / 2 + j] + (int32_t)(w[j] >> 6) * codes[3 * (n / 4) + j];
+        for (w += n / 4, j = 0; j < n; j++)
+            if ((w[j % (n / 8)] >> j / (n / 8)) & 1) s += 4 * (int32_t)codes[j];
+        w += n / 8;
+        s = 2 * s - 7 * total;
 """,
 }
 

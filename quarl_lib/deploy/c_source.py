@@ -20,7 +20,7 @@ from quarl_lib.inference.layout import BITS, LayerLayout, Section, activation_li
 from quarl_lib.inference.pack import as_bytes, check_buffer
 from quarl_lib.inference.spec import Layer, PolicySpec
 
-SUPPORTED = ("fp32", "fp16", "int8", "int4", "int2")
+SUPPORTED = ("fp32", "fp16", "int8", "int4", "int3", "int2")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _Writer:
         self.packs = any(BITS[part.kind] < 8 for part in self.layout.layers)
         widths = [size for layer in spec.layers for size in (layer.in_features, layer.out_features)]
         self.width = max(widths)
-        self.code_width = -(-max(layer.in_features for layer in spec.layers) // 4) * 4
+        self.code_width = -(-max(layer.in_features for layer in spec.layers) // 8) * 8
         self.constant_bytes = 0
         self.needs: dict[str, str] = {}  # function -> its text, in order
 
@@ -209,8 +209,9 @@ class _Writer:
 
 
 def _integer_layer(bits: int) -> str:
-    padded = {8: "columns", 4: "(columns + 1) / 2 * 2", 2: "(columns + 3) / 4 * 4"}[bits]
+    padded = {8: "columns", 4: "(columns + 1) / 2 * 2", 3: "(columns + 7) / 8 * 8", 2: "(columns + 3) / 4 * 4"}[bits]
     comment = {8: "8-bit codes", 4: "4-bit codes, two a byte, for odd numbers of half steps: 2 code - 15",
+               3: "3-bit codes, low pairs of bits, then high bits, for odd numbers of half steps: 2 code - 7",
                2: "2-bit codes, four a byte, for odd numbers of half steps: 2 code - 3"}[bits]  # fmt: skip
     text = c_parts.INTEGER_LAYER.replace("BITS", str(bits)).replace("TYPE", "int8_t" if bits == 8 else "uint8_t")
     return text.replace("PADDED", padded).replace("COMMENT", comment).replace("SUMS", c_parts.INTEGER_SUMS[bits])

@@ -27,7 +27,9 @@ ACTION = "action"
 def unsupported(spec: PolicySpec, precision: str) -> str | None:
     """Return why there is no ONNX graph of this policy at this precision, None if there is."""
     if precision not in SUPPORTED:
-        return f"precision {precision!r}: ONNX knows {', '.join(SUPPORTED)}; int4 and int2 go to C or to a policy file"
+        return (
+            f"precision {precision!r}: ONNX knows {', '.join(SUPPORTED)}; int4, int3, int2 go to C or to a policy file"
+        )
     if spec.conv and precision == "int8":
         return "convolutions at int8 need ranges that drift with the policy; export images at fp32 or fp16"
     if spec.head.kind in ("categorical", "gaussian"):

@@ -13,18 +13,21 @@ from front to back and the lanes of a vector are rows:
     w8u8 [panel][column][row]                   the same codes; a column lies together, so that it can be left out
     w4   [panel][column / 8][row][4 bytes]      byte j: columns j (low nibble) and 4 + j; weight = (2 code - 15) * scale
     w2   [panel][column / 16][row][4 bytes]     byte j: columns j, 4 + j, 8 + j, 12 + j; weight = (2 code - 3) * scale
+    w3   [panel][column / 32][3][row][4 bytes]  the low two bits of 16 columns and of 16 more, each as w2; then the high
+                                                bits, byte j, bit k: column 4 k + j; weight = (2 code - 7) * scale
     fp   [panel][column][row]                   float32 or float16
 
-w4 and w2 use all 16 and 4 levels of a mid-rise quantizer: symmetric without a level at zero, so that the largest
-error is absmax/16 and absmax/4 (of a mid-tread quantizer absmax/14 and absmax/2). The first and the last layer of
-every integer precision are w8 with 16-bit activations: few of a wide policy's bytes, and where rounding hurts most.
+w4, w3 and w2 use all 16, 8 and 4 levels of a mid-rise quantizer: symmetric without a level at zero, so that the
+largest error is absmax/16, absmax/8 and absmax/4 (of a mid-tread quantizer absmax/14, absmax/6 and absmax/2). The first
+and the last layer of every integer precision are w8 with 16-bit activations: few of a wide policy's bytes, and where
+rounding hurts most.
 
 A row's residual, its mean rounding error, is for bias correction: a kernel adds residual * (sum of the activations) and
 so cancels the error's part that all activations share, a fifth of it behind a ReLU, at one operation a row.
 
 Activations are quantized per call, symmetric, with one scale: code = round half to even(x * (limit / absmax)), scale =
-absmax / limit. The limit is 127 (w8a8, w4a8, w2a8), 255 for w8u8, and for w8a16 the largest that keeps int32 sums from
-overflowing. output = (sum * scale + code_sum * residual) * activation_scale + bias, in float32.
+absmax / limit. The limit is 127 (w8a8, w4a8, w3a8, w2a8), 255 for w8u8, and for w8a16 the largest that keeps int32 sums
+from overflowing. output = (sum * scale + code_sum * residual) * activation_scale + bias, in float32.
 
 Behind a ReLU w8a8 becomes w8u8: codes are 0..255, and the columns of those that are 0, half of them as a rule, are not
 even read. fp32 and fp16 leave them out as well.
@@ -43,7 +46,7 @@ import numpy as np
 from quarl_lib.inference.spec import ACTIVATIONS, PRECISIONS, PolicySpec
 
 MAGIC = b"QUARLPK\0"
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 PANEL, TALL_PANEL, BLOCK, GROUP, ALIGN = 64, 256, 16, 128, 64
 # magic, layout version, precision, spec fingerprint, total bytes, weights version, layers, header bytes,
 # payload checksum, header checksum (of the header with this field 0)
@@ -51,12 +54,16 @@ HEADER = struct.Struct("<8sIIQQqIIQQ")
 # in, out, kernel kind, activation (bit 8: LayerNorm), offsets of weights, scales, row sums, residuals, bias, norm scale
 RECORD = struct.Struct("<IIIIQQQQQQ")
 
-KINDS = ("fp32", "fp16", "w8a8", "w8a16", "w4a8", "w4g128a8", "w2a8", "w8u8")
-COLUMN_STEP = {"fp32": 8, "fp16": 8, "w8a8": 16, "w8a16": 16, "w4a8": 32, "w4g128a8": GROUP, "w2a8": 64, "w8u8": 16}
-BITS = {"fp32": 32, "fp16": 16, "w8a8": 8, "w8a16": 8, "w4a8": 4, "w4g128a8": 4, "w2a8": 2, "w8u8": 8}
+KINDS = ("fp32", "fp16", "w8a8", "w8a16", "w4a8", "w4g128a8", "w2a8", "w8u8", "w3a8")
+COLUMN_STEP = {
+    "fp32": 8, "fp16": 8, "w8a8": 16, "w8a16": 16, "w4a8": 32, "w4g128a8": GROUP, "w2a8": 64, "w8u8": 16, "w3a8": 32,
+}  # fmt: skip
+BITS = {
+    "fp32": 32, "fp16": 16, "w8a8": 8, "w8a16": 8, "w4a8": 4, "w4g128a8": 4, "w2a8": 2, "w8u8": 8, "w3a8": 3,
+}  # fmt: skip
 _MIDDLE_KIND = {
     "fp32": "fp32", "fp16": "fp16", "int8": "w8a8", "int8a16": "w8a16",
-    "int4": "w4a8", "int4g128": "w4g128a8", "int2": "w2a8",
+    "int4": "w4a8", "int4g128": "w4g128a8", "int3": "w3a8", "int2": "w2a8",
 }  # fmt: skip
 
 

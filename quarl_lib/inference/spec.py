@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 # Every precision that an engine may have, from fp32 down, with the bits of a weight in a middle layer: the one list.
-WEIGHT_BITS = {"fp32": 32, "fp16": 16, "int8": 8, "int8a16": 8, "int4": 4, "int4g128": 4, "int2": 2}
+WEIGHT_BITS = {"fp32": 32, "fp16": 16, "int8": 8, "int8a16": 8, "int4": 4, "int4g128": 4, "int3": 3, "int2": 2}
 PRECISIONS = tuple(WEIGHT_BITS)
 ACTIVATIONS = ("identity", "relu", "tanh", "elu", "silu")
 STATISTICS = ("observation_mean", "observation_inverse_std")

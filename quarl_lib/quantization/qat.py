@@ -29,7 +29,13 @@ from quarl_lib.quantization.observers import (
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 METHODS = ("minmax", "lsq")
 GRIDS = ("affine", "engine")
-ENGINE_BITS = {"int8": (8, 8), "int8a16": (8, 16), "int4": (4, 8), "int2": (2, 8)}  # weights, activations
+ENGINE_BITS = {
+    "int8": (8, 8),
+    "int8a16": (8, 16),
+    "int4": (4, 8),
+    "int3": (3, 8),
+    "int2": (2, 8),
+}  # weights, activations
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class QATConfig:
 
     @classmethod
     def for_engine(cls, precision: str) -> QATConfig:
-        """Return what an integer engine computes: "int8", "int8a16", "int4" or "int2".
+        """Return what an integer engine computes: "int8", "int8a16", "int4", "int3" or "int2".
 
         Raises:
             ValueError: no engine's arithmetic is simulated for that precision.

@@ -14,6 +14,7 @@ MEANINGS = {
     "fp16": "16-bit floating-point numbers.",
     "int8": "8-bit integers: 256 different values a weight.",
     "int4": "4-bit integers: 16 different values a weight.",
+    "int3": "3-bit integers: 8 different values a weight.",
     "int2": "2-bit integers: 4 different values a weight.",
     "PTQ": "Post-training quantization: a trained policy is quantized afterwards.",
     "QAT": "Quantization-aware training: training already rounds as the quantized policy will.",

@@ -42,10 +42,10 @@ def fine_tune(
 ) -> BaseAlgorithm:
     """Train an archived agent on for `steps` environment steps with the bits that it will run at; return the model.
 
-    `precision` is an engine's ("int8", "int4", "int2"), whose very grid is trained on, or a QATConfig. `env` is the
-    agent's own where it is None. Ten times on the way the policy plays episodes of their own, and the weights that did
-    best are kept: the result is never worse there than rounding alone. `QuantizedPolicy.from_sb3(model, "int4")` takes
-    it from here.
+    `precision` is an engine's ("int8", "int4", "int3", "int2"), whose very grid is trained on, or a QATConfig. `env` is
+    the agent's own where it is None. Ten times on the way the policy plays episodes of their own, and the weights that
+    did best are kept: the result is never worse there than rounding alone. `QuantizedPolicy.from_sb3(model, "int4")`
+    takes it from here.
 
     Raises:
         ValueError: steps below 1, or an unknown precision.

@@ -73,7 +73,7 @@ def test_actions_are_the_references_bit_for_bit(seed, precision):
 
 @pytest.mark.slow
 @needs_cc
-@pytest.mark.parametrize("precision", ["int8", "int4", "int2"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "int3", "int2"])
 def test_fifty_random_policies_are_the_references_bit_for_bit(precision):
     for seed in range(50):
         spec, engine, code, observations = case(1000 + seed, precision)
@@ -102,7 +102,7 @@ def printed(compile_with: list[str], run_with: list[str], precision: str, folder
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("precision", ["int8", "int4", "int2"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "int3", "int2"])
 def test_other_processors_compute_the_same_codes(target, precision, tmp_path):
     cross, emulator = TARGETS[target]
     if not (shutil.which(cross) and shutil.which(emulator)):

@@ -106,7 +106,7 @@ def test_another_policy_is_not_written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--to", "onnx", "--precision", "int4", "-o", "p.onnx"], "int4 and int2 go to C"),
+        (["--to", "onnx", "--precision", "int4", "-o", "p.onnx"], "int4, int3, int2 go to C"),
         (["--to", "onnx", "--precision", "banana", "-o", "p.onnx"], "banana"),
         (["--to", "c", "--precision", "int4g128", "-o", "p.c"], "C knows"),
         (["--to", "c", "-o", "p.txt"], "named .c"),

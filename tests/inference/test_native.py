@@ -51,7 +51,7 @@ def test_large_policies_equal_the_reference(sizes):
     spec = mlp(sizes, Head("tanh", **bounds(sizes[-1])))
     weights = random_weights(spec, rng)
     x = rng.standard_normal(sizes[0]).astype(np.float32)
-    for precision in ("int8", "int4g128", "int2"):
+    for precision in ("int8", "int4g128", "int3", "int2"):
         native, reference = both_engines(spec, weights, precision)
         assert_layers_equal(native, reference, x)
         np.testing.assert_array_equal(native(x), reference(x))
@@ -77,7 +77,7 @@ def test_extreme_weights_and_activations_never_saturate(precision, activation, i
         kind = layout_of(spec, precision).layers[1].kind
         limit = {"w8u8": 255, "w8a16": 4128}.get(kind, 127)
         assert np.abs(codes).max() == limit
-        largest = {"w8": 127, "w4": 15, "w2": 3}[kind[:2]] * limit * width
+        largest = {"w8": 127, "w4": 15, "w3": 7, "w2": 3}[kind[:2]] * limit * width
         assert np.abs(np.sum(np.atleast_2d(sums), axis=0, dtype=np.int64)).max() == largest
         direct = np.sign(middle).astype(np.int64) @ codes.astype(np.int64) * (largest // limit // width)
         np.testing.assert_array_equal(np.atleast_2d(sums).sum(axis=0), direct)
@@ -90,7 +90,7 @@ def test_random_codes_give_the_sums_of_plain_integers(isa):
     rng = np.random.default_rng(5)
     spec = mlp([1, 777, 99, 2], activation="identity")
     weights = random_weights(spec, rng)
-    for precision, levels in (("int8", None), ("int4", 15), ("int2", 3)):
+    for precision, levels in (("int8", None), ("int4", 15), ("int3", 7), ("int2", 3)):
         native, _ = both_engines(spec, weights, precision, isa)
         x = rng.standard_normal(777).astype(np.float32)
         codes, sums, _ = (np.frombuffer(part, kind) for part, kind in zip(native.layer(1, x), "hif", strict=True))

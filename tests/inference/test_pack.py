@@ -42,12 +42,16 @@ def test_int8_by_hand():
     np.testing.assert_allclose(middle_layer(rows, "int8"), expected, rtol=1e-6)
 
 
-def test_int4_and_int2_by_hand():
-    # int4: 16 levels, odd sixteenths of the largest; int2: 4 levels, odd quarters
+def test_few_bits_by_hand():
+    # int4: 16 levels, odd sixteenths of the largest; int3: 8 levels, odd eighths; int2: 4 levels, odd quarters
     rows = [[-1, 0, 0.5, 1], [0, 0, 0, 0], [8, -7.9, 0.9, 1.1]]
     np.testing.assert_array_equal(
         middle_layer(rows, "int4"),
         np.array([[-15 / 16, 1 / 16, 9 / 16, 15 / 16], [0, 0, 0, 0], [7.5, -7.5, 0.5, 1.5]], np.float32),
+    )
+    np.testing.assert_array_equal(
+        middle_layer(rows, "int3"),
+        np.array([[-7 / 8, 1 / 8, 5 / 8, 7 / 8], [0, 0, 0, 0], [7, -7, 1, 1]], np.float32),
     )
     np.testing.assert_array_equal(
         middle_layer(rows, "int2"), np.array([[-0.75, 0.25, 0.75, 0.75], [0, 0, 0, 0], [6, -6, 2, 2]], np.float32)
@@ -82,6 +86,7 @@ def test_the_size_is_the_layouts_and_small():
     assert sizes["fp16"] == pytest.approx(2, rel=0.01)
     assert sizes["int8"] == pytest.approx(1, rel=0.02)
     assert sizes["int4"] == pytest.approx(0.5, rel=0.04)
+    assert sizes["int3"] == pytest.approx(0.375, rel=0.06)
     assert sizes["int2"] == pytest.approx(0.25, rel=0.08)
 
 
@@ -108,7 +113,7 @@ def test_what_is_packed_is_unpacked(precision):
     back.check(spec)
     assert read_version(buffer) == 2**40
     limit = {"fp32": 0, "fp16": 2e-3, "int8": 0.5 / 127, "int8a16": 0.5 / 127}.get(precision, 1 / 16)
-    limit = 0.25 if precision == "int2" else limit
+    limit = {"int3": 1 / 8, "int2": 1 / 4}.get(precision, limit)
     for before, after in zip(weights.layers, back.layers, strict=True):
         np.testing.assert_array_equal(before.bias, after.bias)
         scale = np.abs(before.weight).max(axis=1, keepdims=True)
@@ -184,8 +189,8 @@ def test_float16_rounding_is_numpys_in_all_ranges():
 
 
 def test_unknown_precision_and_version_are_refused():
-    with pytest.raises(ValueError, match="precision is 'int3': choose one of fp32"):
-        pack(SPEC, WEIGHTS, "int3")
+    with pytest.raises(ValueError, match="precision is 'int5': choose one of fp32"):
+        pack(SPEC, WEIGHTS, "int5")
     with pytest.raises(ValueError, match="weights_version is -1"):
         pack(SPEC, WEIGHTS, "int8", -1)
 

@@ -103,7 +103,7 @@ def test_the_engines_activations_are_simulated_digit_for_digit(rows):
         np.testing.assert_array_equal(simulated, np.float32(expected))
 
 
-@pytest.mark.parametrize("precision", ["int8", "int8a16", "int4", "int2"])
+@pytest.mark.parametrize("precision", ["int8", "int8a16", "int4", "int3", "int2"])
 def test_the_engines_weights_are_simulated_digit_for_digit(precision):
     module = nn.Sequential(nn.Linear(37, 65), nn.ReLU(), nn.Linear(65, 50), nn.ReLU(), nn.Linear(50, 7))
     module[2].weight.data[3] = 0  # a dead channel
@@ -286,7 +286,7 @@ def test_other_wrong_settings_name_the_parameter():
     ):
         with pytest.raises(ValueError, match=said):
             QATConfig(**options)
-    with pytest.raises(ValueError, match="precision='int3'"):
-        QATConfig.for_engine("int3")
+    with pytest.raises(ValueError, match="precision='int5'"):
+        QATConfig.for_engine("int5")
     with pytest.raises(ValueError, match=r"where=.*has no Linear"):
         insert_fake_quant(nn.Sequential(nn.ReLU()), ["0"], QATConfig())

@@ -145,6 +145,40 @@ static void w4a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, 
     BY_BLOCKS(w4a8_of)
 }
 
+/* The low two bits as in w2a8_of; the high ones are shifted down, and their sum counts four times. */
+INLINE void w3a8_of(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int32_t *sums, const int blocks,
+                    const int unroll) {
+    (void)unroll;
+    const __m512i one = _mm512_set1_epi8(1);
+    __m512i acc[20], mask[4];
+    UNROLL for (int i = 0; i < 4; i++) mask[i] = _mm512_set1_epi8((char)(3 << 2 * i));
+    UNROLL16 for (int i = 0; i < 5 * blocks; i++) acc[i] = _mm512_setzero_si512();
+    for (ptrdiff_t s = 0; s < steps; s++, codes += 32, w += 3 * 64 * blocks)
+        UNROLL for (int b = 0; b < blocks; b++) {
+            __m512i high = LOAD(w + 64 * (2 * blocks + b)), *sum = acc + 5 * b;
+            PREFETCH(w + 64 * (2 * blocks + b));
+            UNROLL for (int half = 0; half < 2; half++) {
+                __m512i low = LOAD(w + 64 * (half * blocks + b));
+                PREFETCH(w + 64 * (half * blocks + b));
+                UNROLL for (int i = 0; i < 4; i++) {
+                    __m512i a = four_bytes(codes + 16 * half + 4 * i);
+                    sum[i] = _mm512_dpbusd_epi32(sum[i], _mm512_and_si512(low, mask[i]), a);
+                    sum[4] = _mm512_dpbusd_epi32(sum[4], _mm512_and_si512(high, one), a);
+                    high = _mm512_srli_epi32(high, 1);
+                }
+            }
+        }
+    UNROLL for (int b = 0; b < blocks; b++) {
+        __m512i total = _mm512_add_epi32(acc[5 * b], _mm512_slli_epi32(acc[5 * b + 4], 2));
+        for (int i = 1; i < 4; i++) total = _mm512_add_epi32(total, _mm512_srai_epi32(acc[5 * b + i], 2 * i));
+        _mm512_storeu_si512(sums + b * BLOCK, total);
+    }
+}
+
+static void w3a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums) {
+    BY_BLOCKS(w3a8_of)
+}
+
 INLINE void w2a8_of(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int32_t *sums, const int blocks,
                     const int unroll) {
     (void)unroll;

@@ -50,7 +50,7 @@ static int quantize_inputs(mlp *m, const layer *l, const batch *b, int index, in
 
 /* Turn an observation's sums of a sub-panel into outputs, or, of a group of columns, add them to its total. */
 static void finish_rows(mlp *m, const layer *l, const outcome *o, int i, const int32_t *sums, ptrdiff_t first, ptrdiff_t rows) {
-    int32_t center = (l->kind == W2A8 ? 3 : 15) * m->code_sum[i];
+    int32_t center = (levels_of(l->kind) - 1) * m->code_sum[i];
     uint32_t bits = m->kernels->finish(o, sums, rows, center, (float)m->code_sum[i], m->activation_scale[i],
                                        row_of(m, m->y, i) + first);
     m->absmax[i] = first && m->absmax[i] > bits ? m->absmax[i] : bits;
@@ -121,7 +121,7 @@ static void multiply_panel(mlp *m, const layer *l, const batch *b, ptrdiff_t fir
             const float *scales = (const float *)(m->data + l->scales) + first + sub;
             outcome o = {scales, (const float *)(m->data + l->residuals) + first + sub,
                          (const float *)(m->data + l->bias) + first + sub, NULL, ZERO_POINT, b->mode == HALVES,
-                         l->kind == W4A8 || l->kind == W2A8, l->activation == RELU && !l->layer_norm};
+                         l->kind == W4A8 || l->kind == W3A8 || l->kind == W2A8, l->activation == RELU && !l->layer_norm};
             if (in_place && l->kind == W8A8) o.row_sums = (const int32_t *)(m->data + l->row_sums) + first + sub;
             const uint8_t *panel = in_place ? slab : m->panel + sub * 4 * CHUNK_STEPS;
             ptrdiff_t share = cols * column_bytes * sub / rows; /* each sub-panel fetches its part of the next slab */

@@ -24,6 +24,19 @@ INLINE void unpack_words(const uint8_t *restrict weights, ptrdiff_t stride, int 
                 }
 }
 
+/* A step of w3: two words with the low two bits of eight runs, one with their high ones. */
+INLINE void unpack_words_of_threes(const uint8_t *restrict weights, ptrdiff_t stride, int rows, ptrdiff_t steps,
+                                   uint32_t *restrict panel) {
+    for (ptrdiff_t s = 0; s < steps; s++, weights += 3 * stride)
+        for (int p = 0; p < 8; p++, panel += 2 * rows)
+            for (int r = 0; r < rows; r++) {
+                uint32_t low, high;
+                memcpy(&low, weights + p / 4 * stride + r * 4, 4), memcpy(&high, weights + 2 * stride + r * 4, 4);
+                uint32_t t = (low >> 2 * (p % 4) & 0x03030303u) | (high >> p & 0x01010101u) << 2;
+                panel[r] = first_words(t), panel[rows + r] = last_words(t);
+            }
+}
+
 /* Columns of bytes, two by two to words. */
 INLINE void unpack_columns(const uint8_t *restrict weights, ptrdiff_t stride, int rows, ptrdiff_t cols,
                            uint32_t *restrict panel) {
@@ -40,10 +53,12 @@ static void unpack(enum kind kind, const uint8_t *weights, ptrdiff_t stride, int
 #ifdef LEVEL_PRODUCTS
     if (kind == W4A8 || kind == W4G128A8) unpack_levels(weights, stride, rows, cols / 8, panel, 2);
     if (kind == W2A8) unpack_levels(weights, stride, rows, cols / 16, panel, 4);
+    if (kind == W3A8) unpack_threes(weights, stride, rows, cols / 32, panel);
 #else
     uint32_t *words_of_levels = (uint32_t *)(void *)panel;
     if (kind == W4A8 || kind == W4G128A8) unpack_words(weights, stride, rows, cols / 8, words_of_levels, 2);
     if (kind == W2A8) unpack_words(weights, stride, rows, cols / 16, words_of_levels, 4);
+    if (kind == W3A8) unpack_words_of_threes(weights, stride, rows, cols / 32, words_of_levels);
 #endif
 #ifdef BYTE_PRODUCTS
     if (kind == W8U8) interleave_columns(weights, stride, rows, cols, panel);

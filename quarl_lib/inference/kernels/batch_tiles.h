@@ -20,6 +20,24 @@ INLINE void unpack_levels(const uint8_t *weights, ptrdiff_t stride, int rows, pt
             V_STORE(panel + r + 3 * rows * 4, V_AND(V_RIGHT(t, 6), mask));
         }
 }
+
+/* A step of w3: two words with the low two bits of eight runs, one with their high ones. Doubling moves a bit up. */
+INLINE void unpack_threes(const uint8_t *weights, ptrdiff_t stride, int rows, ptrdiff_t steps, uint8_t *panel) {
+    const VECTOR two = V_ALL(0x03030303), one = V_ALL(0x01010101);
+    for (ptrdiff_t s = 0; s < steps; s++, weights += 3 * stride, panel += 8 * rows * 4)
+        for (int r = 0; r < rows * 4; r += 4 * V_LANES) {
+            VECTOR high = V_LOAD(weights + 2 * stride + r);
+            _Pragma("GCC unroll 2") for (int word = 0; word < 2; word++) {
+                VECTOR low = V_LOAD(weights + word * stride + r);
+                uint8_t *to = panel + word * 4 * rows * 4 + r;
+                _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+                    VECTOR bit = V_AND(high, one), twice = V_ADD(bit, bit);
+                    V_STORE(to + i * rows * 4, V_ADD(V_AND(low, two), V_ADD(twice, twice)));
+                    low = V_RIGHT(low, 2), high = V_RIGHT(high, 1);
+                }
+            }
+        }
+}
 #endif
 
 INLINE void tile(const enum batch_mode mode, const uint8_t *w, ptrdiff_t row_bytes, const uint8_t *codes,

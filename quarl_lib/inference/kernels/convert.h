@@ -35,6 +35,19 @@ INLINE void decode_words(const strip *s, ptrdiff_t cols, float *restrict to, ptr
     }
 }
 
+/* A w3 step: eight runs of four levels, their low two bits in two words of a row, their high ones in a third. */
+INLINE void decode_threes(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride) {
+    ptrdiff_t word = s->panel_rows * 4;
+    for (ptrdiff_t c = 0; c < cols; c++, to += stride) {
+        const uint8_t *tile = s->tiles + c / 32 * 3 * word + c % 4;
+        int p = (int)(c % 32 / 4);
+        ROWS {
+            int low = tile[p / 4 * word + 4 * r] >> 2 * (p % 4) & 3, high = tile[2 * word + 4 * r] >> p & 1;
+            to[r] = (float)(2 * (low | high << 2) - 7) * s->scales[r];
+        }
+    }
+}
+
 static void decode_strip(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride) {
     ptrdiff_t rows = s->panel_rows;
     switch (s->kind) {
@@ -53,6 +66,7 @@ static void decode_strip(const strip *s, ptrdiff_t cols, float *restrict to, ptr
         break;
     case W4A8:
     case W4G128A8: decode_words(s, cols, to, stride, 2); break;
+    case W3A8: decode_threes(s, cols, to, stride); break;
     case W2A8: decode_words(s, cols, to, stride, 4); break;
     default: decode_words(s, cols, to, stride, 1);
     }
@@ -141,6 +155,19 @@ INLINE void store_strip(const uint32_t *restrict codes, const strip *to, const i
     }
 }
 
+INLINE void store_threes(const uint32_t *restrict codes, const strip *to) {
+    uint8_t *tile = to->tiles;
+    for (ptrdiff_t c = 0; c < to->cols_padded; c += 32) {
+        uint32_t words[3][BLOCK] = {{0}};
+        for (int p = 0; p < 8; p++)
+            for (int j = 0; j < 4; j++, codes += BLOCK) ROWS {
+                    words[p / 4][r] |= (codes[r] & 3) << (8 * j + 2 * (p % 4));
+                    words[2][r] |= codes[r] >> 2 << (8 * j + p);
+                }
+        for (int i = 0; i < 3; i++, tile += to->panel_rows * 4) memcpy(tile, words[i], sizeof words[i]);
+    }
+}
+
 #ifndef __F16C__
 INLINE uint16_t float_to_half(float value) { /* to_half without a branch */
     uint32_t bits, small_bits, sign;
@@ -169,7 +196,7 @@ static void halves_of(const float *x, uint16_t *half) {
 static int encode_strip(const strip *to, ptrdiff_t cols, float *restrict x) {
     float left[BLOCK], residual[BLOCK] = {0}, absmax[BLOCK], limit = to->kind == FP16 ? 65520.0f : INFINITY;
     ptrdiff_t stop = to->cols_padded, group = to->kind == W4G128A8 ? GROUP : stop;
-    int levels = to->kind == W2A8 ? 4 : 16;
+    int levels = levels_of(to->kind);
     int32_t sums[BLOCK] = {0};
     strip_absmax(x, cols, absmax);
     ROWS if (!(absmax[r] < limit)) return 0;
@@ -187,6 +214,7 @@ static int encode_strip(const strip *to, ptrdiff_t cols, float *restrict x) {
         return 1;
     case W4A8:
     case W4G128A8:
+    case W3A8:
     case W2A8:
         memset(x + cols * BLOCK, 0, (size_t)((stop - cols) * BLOCK) * 4);
         for (ptrdiff_t start = 0; start < stop; start += group) {
@@ -196,6 +224,8 @@ static int encode_strip(const strip *to, ptrdiff_t cols, float *restrict x) {
         }
         if (levels == 4)
             store_strip((const uint32_t *)(const void *)x, to, 4);
+        else if (levels == 8)
+            store_threes((const uint32_t *)(const void *)x, to);
         else
             store_strip((const uint32_t *)(const void *)x, to, 2);
         break;

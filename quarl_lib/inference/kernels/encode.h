@@ -125,6 +125,16 @@ static void store_row(enum kind kind, const uint8_t *codes, ptrdiff_t cols_padde
             a |= b << 2 | c << 4 | d << 6;
             memcpy(tile, &a, 4);
         }
+    else if (kind == W3A8)
+        for (ptrdiff_t i = 0; i < cols_padded; i += 32, tile += 3 * stride) {
+            uint32_t words[3] = {0};
+            for (int p = 0; p < 8; p++) {
+                memcpy(&a, codes + i + 4 * p, 4);
+                words[p / 4] |= (a & 0x03030303) << 2 * (p % 4);
+                words[2] |= (a >> 2 & 0x01010101) << p;
+            }
+            for (int i3 = 0; i3 < 3; i3++) memcpy(tile + i3 * stride, words + i3, 4);
+        }
     else
         for (ptrdiff_t i = 0; i < cols_padded; i += 8, tile += stride) {
             memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
@@ -158,7 +168,7 @@ static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t row
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
                               float *residuals, uint8_t *scratch) {
     ptrdiff_t padded_rows = blocks * BLOCK, group = kind == W4G128A8 ? GROUP : cols_padded;
-    int levels = kind == W2A8 ? 4 : 16, is_float = kind == FP32 || kind == FP16;
+    int levels = levels_of(kind), is_float = kind == FP32 || kind == FP16;
     float limit = kind == FP16 ? 65520.0f : INFINITY;
     if (is_float) memset(tiles, 0, (size_t)(padded_rows * cols_padded * (kind == FP32 ? 4 : 2)));
     for (ptrdiff_t r = 0; r < padded_rows; r++) {

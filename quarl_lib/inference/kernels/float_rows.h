@@ -190,18 +190,18 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
 /* In the order of the kinds; see kernels.h. Below `from` observations one after the other takes less: behind a ReLU
  * it leaves half the columns out. */
 #ifdef INTERLEAVE
-#define BATCH_MODES {NO_BATCH, NO_BATCH, BYTES, HALVES, LEVELS, LEVELS, LEVELS, INTERLEAVED}
-#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 6}
+#define BATCH_MODES {NO_BATCH, NO_BATCH, BYTES, HALVES, LEVELS, LEVELS, LEVELS, INTERLEAVED, LEVELS}
+#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 6, 4}
 #define ORDER_ROWS order_rows
 #elif defined(BYTE_PRODUCTS)
-#define BATCH_MODES {NO_BATCH, NO_BATCH, BYTES, HALVES, LEVELS, LEVELS, LEVELS, BYTES}
-#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 6}
+#define BATCH_MODES {NO_BATCH, NO_BATCH, BYTES, HALVES, LEVELS, LEVELS, LEVELS, BYTES, LEVELS}
+#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 6, 4}
 #elif defined(LEVEL_PRODUCTS)
-#define BATCH_MODES {NO_BATCH, NO_BATCH, WORDS, WORDS, LEVELS, LEVELS, LEVELS, WORDS}
-#define BATCHED_FROM {0, 0, 8, 8, 4, 4, 4, 16}
+#define BATCH_MODES {NO_BATCH, NO_BATCH, WORDS, WORDS, LEVELS, LEVELS, LEVELS, WORDS, LEVELS}
+#define BATCHED_FROM {0, 0, 8, 8, 4, 4, 4, 16, 4}
 #else
-#define BATCH_MODES {NO_BATCH, NO_BATCH, WORDS, WORDS, WORDS, WORDS, WORDS, WORDS}
-#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 4}
+#define BATCH_MODES {NO_BATCH, NO_BATCH, WORDS, WORDS, WORDS, WORDS, WORDS, WORDS, WORDS}
+#define BATCHED_FROM {0, 0, 4, 4, 4, 4, 4, 4, 4}
 #endif
 #ifndef ORDER_ROWS
 #define ORDER_ROWS NULL
@@ -209,7 +209,7 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
 
 #define KERNELS(isa, signed_offset, read_lines)                                                                \
     {.name = isa, .byte_offset = signed_offset, .modes = BATCH_MODES, .batched_from = BATCHED_FROM, .unpack = unpack, .multiply = multiply,     \
-     .finish = finish, .quantize_halves = QUANTIZE_HALVES, .order_rows = ORDER_ROWS, .peak = {PEAKS}, .w8a8 = w8a8, .w8a16 = w8a16, .w4a8 = w4a8, .w2a8 = w2a8,         \
+     .finish = finish, .quantize_halves = QUANTIZE_HALVES, .order_rows = ORDER_ROWS, .peak = {PEAKS}, .w8a8 = w8a8, .w8a16 = w8a16, .w4a8 = w4a8, .w3a8 = w3a8, .w2a8 = w2a8,         \
      .w8u8 = w8u8, .list_codes = list_codes, .list_floats = list_floats, .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
      .scale_sums = scale_sums, .add_group = add_group, .scale_total = scale_total, .layer_norm = layer_norm,      \
      .activate = activate, .normalize = normalize, .encode_panel = encode_panel, .decode_strip = decode_strip, .encode_strip = encode_strip, .checksum = checksum,            \

@@ -11,11 +11,14 @@
 #include <stdint.h>
 
 enum { MAX_COLUMNS = 65536, PANEL = 64, TALL_PANEL = 256, BLOCK = 16, GROUP = 128 };
-enum kind { FP32, FP16, W8A8, W8A16, W4A8, W4G128A8, W2A8, W8U8, NUM_KINDS };    /* order of layout.KINDS */
+enum kind { FP32, FP16, W8A8, W8A16, W4A8, W4G128A8, W2A8, W8U8, W3A8, NUM_KINDS }; /* order of layout.KINDS */
 enum activation { IDENTITY, RELU, TANH, ELU, SILU, NUM_ACTIVATIONS };           /* order of spec.ACTIVATIONS */
 
-#define KIND_BITS {32, 16, 8, 8, 4, 4, 2, 8} /* of a weight; in the order of the kinds, as these steps of columns */
-#define KIND_STEP {8, 8, 16, 16, 32, GROUP, 64, 16}
+#define KIND_BITS {32, 16, 8, 8, 4, 4, 2, 8, 3} /* of a weight; in the order of the kinds, as these steps of columns */
+#define KIND_STEP {8, 8, 16, 16, 32, GROUP, 64, 16, 32}
+
+/* Different values of a weight where they are levels, 0 upwards, of a quantizer without a zero. */
+static inline int levels_of(enum kind kind) { return kind == W2A8 ? 4 : kind == W3A8 ? 8 : 16; }
 
 typedef void product_i8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums);
 typedef void product_i16(const uint8_t *weights, const int16_t *codes, ptrdiff_t steps, int blocks, int32_t *sums);
@@ -30,7 +33,7 @@ typedef void product_f(const uint8_t *weights, const uint8_t *next, const uint16
  *   BYTES     unsigned activations by signed weights
  *   INTERLEAVED  the same, rows in the order in which `unpack` interleaved them until `order_rows`
  *   HALVES    a 16-bit code + 32768 as two observations, its low and its high byte; a third, all ones, sums the weights
- *   LEVELS    signed activations by unsigned weights (0..15 or 0..3)
+ *   LEVELS    signed activations by unsigned weights (0..15, 0..7 or 0..3)
  *   WORDS     both signed, 16 bits */
 enum batch_mode { NO_BATCH, BYTES, INTERLEAVED, HALVES, LEVELS, WORDS };
 enum { TILE = 6 /* observations in one pass */, CHUNK_STEPS = 128 /* with 64 rows 32 KB: a first-level cache */ };
@@ -74,6 +77,7 @@ typedef struct {
     product_i8 *w8a8;   /* step: 4 columns; sums of code * (byte + byte_offset) */
     product_i16 *w8a16; /* step: 4 columns */
     product_i8 *w4a8;   /* step: 8 columns; sums of level (0..15) * signed byte */
+    product_i8 *w3a8;   /* step: 32 columns; sums of level (0..7) * signed byte */
     product_i8 *w2a8;   /* step: 16 columns; sums of level (0..3) * signed byte */
     product_u8 *w8u8;   /* of a tall panel; writes sums in 64s, those past the panel's rows without meaning */
     product_f *fp32;

@@ -134,9 +134,11 @@ static void multiply(mlp *m, const layer *l, ptrdiff_t first_row, int blocks, in
         if (shift)
             for (ptrdiff_t r = 0; r < rows; r++) sums[r] -= shift * row_sums[r];
     } else {
-        int32_t center = (l->kind == W2A8 ? 3 : 15) * m->code_sum[i];
+        int32_t center = (levels_of(l->kind) - 1) * m->code_sum[i];
         if (l->kind == W2A8)
             k->w2a8(weights, codes, l->cols_padded / 16, blocks, sums);
+        else if (l->kind == W3A8)
+            k->w3a8(weights, codes, l->cols_padded / 32, blocks, sums);
         else
             k->w4a8(weights, codes, l->cols_padded / 8, blocks, sums);
         for (ptrdiff_t r = 0; r < rows; r++) sums[r] = 2 * sums[r] - center;

@@ -59,7 +59,7 @@ static PyObject *encode(PyObject *module, PyObject *args) {
         return NULL;
     if (kind < 0 || kind >= NUM_KINDS || rows < 1 || cols < 1 || rows > MAX_COLUMNS || cols_padded < cols ||
         cols_padded > ((Py_ssize_t)1 << 32) || cols_padded % 8 || (kind == W4G128A8 && cols_padded % GROUP) ||
-        (kind == W2A8 && cols_padded % 16))
+        (kind == W2A8 && cols_padded % 16) || (kind == W3A8 && cols_padded % 32))
         return PyErr_Format(PyExc_ValueError, "encode: sizes %zd x %zd (%zd) do not fit kind %d", rows, cols,
                             cols_padded, kind);
     Py_ssize_t padded_rows = (rows + BLOCK - 1) / BLOCK * BLOCK;

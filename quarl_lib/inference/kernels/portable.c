@@ -26,6 +26,18 @@ static void w4a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int bl
             for (int j = 0; j < 4; j++) sums[r] += (w[j] & 15) * a[j] + (w[j] >> 4) * a[4 + j];
 }
 
+static void w3a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
+    const int8_t *a = (const int8_t *)codes;
+    int rows = blocks * BLOCK;
+    memset(sums, 0, (size_t)rows * 4);
+    for (ptrdiff_t s = 0; s < steps; s++, a += 32, w += rows * 12)
+        for (int p = 0; p < 8; p++) {
+            const uint8_t *low = w + p / 4 * rows * 4, *high = w + rows * 8;
+            for (int r = 0; r < rows; r++, low += 4, high += 4)
+                for (int j = 0; j < 4; j++) sums[r] += ((low[j] >> 2 * (p % 4) & 3) | (high[j] >> p & 1) << 2) * a[4 * p + j];
+        }
+}
+
 static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {
     const int8_t *a = (const int8_t *)codes;
     int rows = blocks * BLOCK;

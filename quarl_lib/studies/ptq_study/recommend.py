@@ -23,7 +23,7 @@ from quarl_lib.sb3 import AgentFile, content_hash, evaluate, find_agents, load_a
 from quarl_lib.sb3.spec import agent_spec, evaluate_engine
 from quarl_lib.studies.ptq_study.cells import NATIVE, UNDISTURBED
 
-TRIED = ("fp16", "int8", "int4", "int2")  # those that engines run; fp32 is what they are held against
+TRIED = ("fp16", "int8", "int4", "int3", "int2")  # those that engines run; fp32 is what they are held against
 EPISODES_SEED = 0
 KEYS = ("name", "precision", "payload_bytes", "microseconds", "backend", "mean_return", "fp32_return", "paired_low",
         "retain", "episodes", "tried", "reused", "refused")  # fmt: skip

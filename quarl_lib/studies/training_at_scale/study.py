@@ -23,7 +23,7 @@ SUMMARY_COLUMNS = (
     "steps_per_s", "energy_kwh", "energy_ratio", "best_return", "threshold",
 )  # fmt: skip
 SETUP = ["task", "design", "precision", "n_actors", "learner_ms", "machine"]
-DESIGNS = {"packed": ("fp32", "fp16", "int8", "int4", "int2"), "authors": ("fp32", "fp16", "int8")}
+DESIGNS = {"packed": ("fp32", "fp16", "int8", "int4", "int3", "int2"), "authors": ("fp32", "fp16", "int8")}
 STAND_IN = {"task": "gym:CartPole-v0", "algorithm": "dqn", "policy_hidden": (8,), "n_step": 1}
 
 

@@ -39,7 +39,7 @@ def batch(spec, algorithm, size=64):
     return Batch(before, actions, rewards, torch.ones(size), after)
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4", "int2"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "int3", "int2"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_is_learned_is_what_the_engine_plays(algorithm, precision):
     config, spec, state = learner(algorithm, precision)

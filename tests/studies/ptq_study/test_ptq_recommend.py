@@ -27,6 +27,7 @@ RETURNS = {
     "int4": [490.0, 470.0, 480.0, 478.0],  # 10, 10, 10, 12 less: at most 12.1
     "int8": [500.0, 480.0, 490.0, 490.0],
     "fp16": [500.0, 480.0, 490.0, 490.0],
+    "int3": [200.0, 480.0, 490.0, 490.0],
 }
 
 
@@ -68,7 +69,7 @@ def test_a_finished_run_answers_without_an_episode(tmp_path: Path, nothing_plays
     assert (row["mean_return"], row["fp32_return"], row["episodes"]) == (479.5, 490.0, 4)
     # Differences -10, -10, -10, -12: mean -10.5, deviation 1, t of three degrees of freedom 3.1824.
     assert row["paired_low"] == pytest.approx(-10.5 - 3.182446 / 2)
-    assert row["tried"] == {"int2": 390.0, "int4": 479.5}
+    assert row["tried"] == {"int2": 390.0, "int3": 415.0, "int4": 479.5}
     assert line(row).startswith(f"ppo/CartPole-v1: int4, {row['payload_bytes']} bytes, ")
     assert "difference at least -12.1 (95 %, 4 paired episodes)" in line(row)
     (strict,) = recommend(AGENT, 0.99, episodes=4, runs=[run])
@@ -80,7 +81,7 @@ def test_none_where_no_interval_keeps_it(tmp_path: Path, nothing_plays: None) ->
     (row,) = recommend(AGENT, 0.95, episodes=4, runs=[finished(tmp_path, noisy)])
     assert (row["precision"], row["payload_bytes"], row["microseconds"]) == ("none", None, None)
     assert line(row).startswith(
-        "ppo/CartPole-v1: none keeps 95% of fp32's 490 (int2 415, int4 415, int8 415, fp16 415)"
+        "ppo/CartPole-v1: none keeps 95% of fp32's 490 (int2 415, int3 415, int4 415, int8 415, fp16 415)"
     )
 
 
