@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,9 +104,15 @@ def _append(name: str, part: nn.Module, convs: list[dict], layers: list[dict], a
         raise ValueError(f"{name} is {type(part).__name__}: a policy is Conv2d, Linear, LayerNorm and activations")
 
 
-def _linear_arrays(part: nn.Linear | nn.Conv2d, out: int) -> dict[str, np.ndarray]:
+def _linear_arrays(part: nn.Linear | nn.Conv2d, out: int) -> dict[str, Any]:
+    from quarl_lib.quantization.lsq import LearnedEngineStep
+
     bias = np.zeros(out, np.float32) if part.bias is None else _float32(part.bias)
-    return {"weight": _float32(part.weight), "bias": bias}
+    arrays: dict[str, Any] = {"weight": _float32(part.weight), "bias": bias}
+    quantizer = getattr(part, "weight_quantizer", None)
+    if isinstance(quantizer, LearnedEngineStep):
+        arrays |= {"step": _float32(quantizer.step().reshape(-1)), "step_bits": quantizer.num_bits}
+    return arrays
 
 
 def _float32(array: Tensor | np.ndarray) -> np.ndarray:

@@ -66,8 +66,9 @@ def unpack(spec: PolicySpec, buffer: object) -> Weights:
             extension.convert(part.rows, part.cols, _sections(part, data), matrix)
         else:
             matrix = _matrix(part, data)
-        norms = (vector(section, part.rows) for section in (part.norm_scale, part.norm_offset))
-        return LayerWeights(matrix.reshape(shape), part.bias.view(data)[: part.rows].copy(), *norms)
+        norm_scale, norm_offset = vector(part.norm_scale, part.rows), vector(part.norm_offset, part.rows)
+        bias = part.bias.view(data)[: part.rows].copy()
+        return LayerWeights(matrix.reshape(shape), bias, norm_scale, norm_offset)
 
     conv_shapes = [(c.out_channels, c.in_channels, c.kernel, c.kernel) for c in spec.conv]
     return Weights(

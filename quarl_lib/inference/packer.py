@@ -9,7 +9,7 @@ import numpy as np
 
 from quarl_lib.inference import tiles
 from quarl_lib.inference.extension import native
-from quarl_lib.inference.layout import ALIGN, KINDS, LayerLayout, Layout, Section, layout_of
+from quarl_lib.inference.layout import ALIGN, BITS, KINDS, LayerLayout, Layout, Section, layout_of
 from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -73,7 +73,9 @@ class Packer:
         self._put(layer.norm_scale, arrays.norm_scale, data)
         self._put(layer.norm_offset, arrays.norm_offset, data)
         flat = matrix.reshape(layer.rows, layer.cols)
-        arguments = (KINDS.index(layer.kind), flat, layer.rows, layer.cols, layer.cols_padded, *views)
+        learned = arrays.step_bits == BITS[layer.kind] and layer.kind != "w4g128a8"
+        step = arrays.step if learned else None
+        arguments = (KINDS.index(layer.kind), flat, layer.rows, layer.cols, layer.cols_padded, *views, step)
         return name, layer, matrix, views, arguments
 
     def _put(self, section: Section | None, values: np.ndarray | None, data: np.ndarray) -> None:
@@ -140,7 +142,7 @@ def _encode(name: str, layer: LayerLayout, matrix: np.ndarray, views: list, argu
             _refuse(f"{name}.weight", matrix, bad, layer.kind)
         return
     _refuse_non_finite(f"{name}.weight", matrix, layer.kind)
-    for section, values in zip(views, tiles.encode(layer, arguments[1]), strict=True):
+    for section, values in zip(views, tiles.encode(layer, arguments[1], arguments[-1]), strict=True):
         if section is not None:
             section[:] = values
 

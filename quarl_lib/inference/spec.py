@@ -14,6 +14,7 @@ PRECISIONS = tuple(WEIGHT_BITS)
 ACTIVATIONS = ("identity", "relu", "tanh", "elu", "silu")
 STATISTICS = ("observation_mean", "observation_inverse_std")
 HEADS = ("none", "tanh", "clip", "argmax", "categorical", "gaussian")
+SMALLEST_STEP = 2.0**-100  # its inverse is finite
 MAX_FEATURES = 65536  # int32 sums of 8-bit products cannot overflow below this width
 
 
@@ -167,12 +168,18 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer's arrays, float32: weight [out, in] ([out, in, k, k] for a Conv), bias [out], LayerNorm's two [out]."""
+    """One layer's arrays, float32: weight [out, in] ([out, in, k, k] for a Conv), bias [out], LayerNorm's two [out].
+
+    `step` [out] is what training learned for weights of `step_bits` bits: from code to code in each row. Other
+    precisions take steps from the weights, as without it.
+    """
 
     weight: np.ndarray
     bias: np.ndarray
     norm_scale: np.ndarray | None = None
     norm_offset: np.ndarray | None = None
+    step: np.ndarray | None = None
+    step_bits: int = 0
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,8 @@ class Weights:
             if finite and not np.isfinite(array).all():
                 index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
                 raise ValueError(f"{name}[{', '.join(map(str, index))}] is {array[index]}: weights must be finite")
+            if name.endswith(".step") and not (array >= SMALLEST_STEP).all():
+                raise ValueError(f"{name} is {array.min()} somewhere: steps must be at least 2^-100")
 
     def named_arrays(self, spec: PolicySpec) -> list[tuple[str, np.ndarray | None, tuple[int, ...]]]:
         """List (name, array, shape that `spec` asks for) of every array; raise ValueError if the counts differ."""
@@ -218,6 +227,8 @@ class Weights:
             if layer.layer_norm:
                 rows.append((f"layers[{i}].norm_scale", arrays.norm_scale, (layer.out_features,)))
                 rows.append((f"layers[{i}].norm_offset", arrays.norm_offset, (layer.out_features,)))
+            if arrays.step is not None:
+                rows.append((f"layers[{i}].step", arrays.step, (layer.out_features,)))
         if spec.head.kind == "gaussian":
             rows.append(("log_std", self.log_std, (spec.action_dim,)))
         return rows

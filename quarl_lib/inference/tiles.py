@@ -10,8 +10,11 @@ TINY = np.float32(2.0**-100)  # a row whose absmax is below this counts as zero
 _LEVELS = {"w4a8": 16, "w4g128a8": 16, "w3a8": 8, "w2a8": 4}
 
 
-def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Return the sections tiles, scales, row sums and residuals (or None) of a finite float32 [out, in] matrix."""
+def encode(layer: LayerLayout, weight: np.ndarray, step: np.ndarray | None = None) -> tuple[np.ndarray | None, ...]:
+    """Return the sections tiles, scales, row sums and residuals (or None) of a finite float32 [out, in] matrix.
+
+    `step` [out] is a learned step from code to code; without it a row's largest weight gives the step.
+    """
     padded = np.zeros((layer.rows_padded, layer.cols_padded), np.float32)
     padded[: layer.rows, : layer.cols] = weight
     if layer.kind in ("fp32", "fp16"):
@@ -19,7 +22,7 @@ def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, .
             values = padded.astype(np.float16 if layer.kind == "fp16" else np.float32)
         return _by_panel([panel.T for panel in _panels(values)]), None, None, None
     if layer.kind.startswith("w8"):
-        scales, codes, errors = _quantize_rows(padded)
+        scales, codes, errors = _quantize_rows(padded) if step is None else _by_step(layer, padded, step)
         sums = codes.sum(axis=1, dtype=np.int32) if layer.row_sums else None
         residuals = _lane_sums(errors) * scales / np.float32(layer.cols)
         columns = layer.kind == "w8u8"
@@ -27,7 +30,11 @@ def encode(layer: LayerLayout, weight: np.ndarray) -> tuple[np.ndarray | None, .
         tiles = [panel.T if columns else _interleave(panel, 1) for panel in panels]
         return _by_panel(tiles), scales, sums, residuals
     grouped = padded.reshape(layer.rows_padded, -1, GROUP if layer.kind == "w4g128a8" else layer.cols_padded)
-    scales, codes, errors = _quantize_mid_rise(grouped, _LEVELS[layer.kind])
+    if step is None:
+        scales, codes, errors = _quantize_mid_rise(grouped, _LEVELS[layer.kind])
+    else:
+        scales, codes, errors = _by_step(layer, padded, step)
+        scales = scales[:, None]
     codes, errors = codes.reshape(padded.shape), errors.reshape(padded.shape)
     codes[layer.rows :] = errors[layer.rows :] = 0
     codes[:, layer.cols :] = errors[:, layer.cols :] = 0
@@ -85,6 +92,21 @@ def _quantize_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     codes = np.rint(steps)
     scales = np.where(zero, np.float32(0), absmax / np.float32(127))[:, 0]
     return scales, codes.astype(np.int8), steps - codes
+
+
+def _by_step(layer: LayerLayout, weight: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scales, codes clamped to their range, and no errors: what was learned is not corrected."""
+    padded = np.zeros((len(weight), 1), np.float32)
+    padded[: layer.rows, 0] = step
+    with np.errstate(over="ignore"):
+        steps = weight * (np.float32(1) / np.where(padded > 0, padded, np.float32(1)))
+    no_errors = np.zeros(weight.shape, np.float32)
+    if layer.kind not in _LEVELS:
+        codes = np.rint(np.clip(steps, np.float32(-127), np.float32(127))).astype(np.int8)
+        return padded[:, 0], codes, no_errors
+    levels = _LEVELS[layer.kind]
+    codes = np.clip(steps + np.float32(levels // 2), np.float32(0), np.float32(levels - 1)).astype(np.uint8)
+    return padded[:, 0] * np.float32(0.5), codes, no_errors
 
 
 def _quantize_mid_rise(weight: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from quarl_lib.quantization.engine_grid import SMALLEST_ROW
 from quarl_lib.quantization.observers import FakeQuantizer
 
 
@@ -35,13 +36,17 @@ class LearnedStep(FakeQuantizer):
         Autograd gives the paper's equation 3 by itself: rounding goes unseen, so the step's gradient is the rounding
         error inside the limits and the limit outside, scaled by 1 / sqrt(values * high).
         """
-        step = self.step()
-        share = 1 / math.sqrt(values * high)
-        if step.requires_grad:
-            step = step * share + (step * (1 - share)).detach()
+        step = self._scaled_step(values, high)
         ratio = (x / step).clamp(low, high)
         ratio.data.round_()
         return ratio * step
+
+    def _scaled_step(self, values: int, high: int) -> Tensor:
+        """Return the step, its gradient scaled by 1 / sqrt(values * high); the very number, which engines get too."""
+        step = self.step()
+        if not step.requires_grad:
+            return step
+        return step.detach() + (step - step.detach()) / math.sqrt(values * high)
 
 
 class LearnedWeightStep(LearnedStep):
@@ -56,6 +61,36 @@ class LearnedWeightStep(LearnedStep):
             start = (2 * mean / math.sqrt(high)).clamp_(min=torch.finfo(torch.float32).tiny)
             self.running_step.copy_(start.reshape(self.running_step.shape))
         return self._quantize(x, -high, high, x.numel() // self.log_gain.numel())
+
+
+class LearnedEngineStep(LearnedStep):
+    """Quantize each row of a weight on a learned step of the engines' grid; `pack` takes the same steps.
+
+    A mid-tread quantizer from 5 bits on, a mid-rise one for fewer, as where steps come from the weights. What lies
+    beyond the outermost code is clamped; there is no bias correction, which would undo that.
+    """
+
+    def step(self) -> Tensor:
+        """Return the present step of each row, at least the smallest that engines take."""
+        return super().step().clamp(min=SMALLEST_ROW)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2^num_bits different values in each row."""
+        middle = 2 ** (self.num_bits - 1)
+        high = middle if self.num_bits <= 4 else middle - 1
+        if not self.running_step.any().item():
+            mean = x.detach().abs().flatten(1).mean(1)
+            start = (2 * mean / math.sqrt(high)).clamp_(min=SMALLEST_ROW)
+            self.running_step.copy_(start.reshape(self.running_step.shape))
+        step = self._scaled_step(x[0].numel(), high)
+        ratio = (x / step).clamp(-high, high)
+        steps = x.detach() * step.detach().reciprocal()  # as the engines divide
+        if self.num_bits <= 4:
+            last = 2 * middle - 1
+            ratio.data.copy_(steps.add_(middle).floor_().clamp_(0, last).sub_(last / 2))
+        else:
+            ratio.data.copy_(steps.clamp_(-high, high).round_())
+        return ratio * step
 
 
 class LearnedInputStep(LearnedStep):

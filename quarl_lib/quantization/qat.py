@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from quarl_lib.quantization.affine import MAX_BITS, MIN_BITS
 from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight, largest_code
-from quarl_lib.quantization.lsq import LearnedInputStep, LearnedWeightStep
+from quarl_lib.quantization.lsq import LearnedEngineStep, LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import (
     FULL_PRECISION,
     ChannelRange,
@@ -44,10 +44,11 @@ class QATConfig:
 
     Grid "affine" is the paper's: zero points, per tensor (convolutions per channel), inputs on their running range.
     Grid "engine" is what the integer engines compute: symmetric per output channel, inputs on each sample's own range.
-    Method "minmax" takes ranges from the values; "lsq" learns the steps, on the affine grid only.
+    Method "minmax" takes ranges from the values; "lsq" learns the steps: on the engines' grid those of the weights, but
+    of the first and the last layer's.
 
     Raises:
-        ValueError: a bit width is not 32 or an integer from 2 to 16, a name is unknown, or "lsq" meets "engine".
+        ValueError: a bit width is not 32 or an integer from 2 to 16, or a name is unknown.
     """
 
     weight_bits: int = 8
@@ -66,8 +67,6 @@ class QATConfig:
         for name, choices in (("method", METHODS), ("grid", GRIDS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(choices)}")
-        if (self.method, self.grid) == ("lsq", "engine"):
-            raise ValueError("method='lsq': the engines take steps from the weights; choose grid='affine'")
 
     @classmethod
     def for_engine(cls, precision: str) -> QATConfig:
@@ -87,7 +86,8 @@ class QATConfig:
         if num_bits == FULL_PRECISION:
             return FakeQuantizer()
         if self.grid == "engine":
-            return EngineWeight(num_bits)
+            learned = self.method == "lsq" and not at_edge
+            return LearnedEngineStep(num_bits, len(weight), weight.ndim) if learned else EngineWeight(num_bits)
         per_channel = weight.ndim > 2
         if self.method == "lsq":
             return LearnedWeightStep(num_bits, len(weight) if per_channel else 0, weight.ndim)

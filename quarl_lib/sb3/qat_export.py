@@ -49,7 +49,7 @@ def engine_precision(config: QATConfig) -> str:
     by_bits = {bits: precision for precision, bits in ENGINE_BITS.items()}
     precision = by_bits.get((config.weight_bits, config.activation_bits))
     wanted = QATConfig.for_engine(precision or "int8")
-    for name in ("grid", "method", "observation_bits"):
+    for name in ("grid", "observation_bits"):
         if getattr(config, name) != getattr(wanted, name):
             raise ValueError(f"{name}={getattr(config, name)!r}: engines compute {getattr(wanted, name)!r}")
     if precision is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tracemalloc
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,42 @@ def test_native_and_numpy_pack_the_same_bytes(seed, monkeypatch):
     monkeypatch.setattr(extension_module, "loaded", None)
     for precision, buffer in zip(PRECISIONS, native, strict=True):
         assert bytes(pack(spec, weights, precision, 3)) == buffer, precision
+
+
+def with_steps(weights: Weights, rng: np.random.Generator, step_bits: int) -> Weights:
+    """Give every linear layer learned steps, small enough that some weights are clamped."""
+    layers = [
+        replace(one, step=rng.uniform(0.01, 0.3, len(one.bias)).astype(np.float32), step_bits=step_bits)
+        for one in weights.layers
+    ]
+    return replace(weights, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("int8a16", 8), ("int4", 4), ("int3", 3), ("int2", 2)])
+def test_native_and_numpy_pack_learned_steps_the_same(precision, bits, seed, monkeypatch):
+    if extension_module.native() is None:
+        pytest.skip(extension_module.missing)
+    rng = np.random.default_rng(seed)
+    spec = mlp([7, 130, 300, 5])
+    weights = with_steps(random_weights(spec, rng), rng, bits)
+    native = bytes(pack(spec, weights, precision))
+    assert native != bytes(pack(spec, with_steps(weights, rng, 0), precision))
+    monkeypatch.setattr(extension_module, "loaded", None)
+    assert bytes(pack(spec, weights, precision)) == native
+
+
+def test_learned_steps_by_hand():
+    spec = mlp([1, 4, 1, 1])
+    weights = random_weights(spec, np.random.default_rng(0))
+    middle = LayerWeights(np.array([[-1, 0, 0.5, 9]], np.float32), np.zeros(1, np.float32), None, None,
+                          np.array([0.5], np.float32), 2)  # fmt: skip
+    weights = replace(weights, layers=(weights.layers[0], middle, weights.layers[2]))
+    packed = unpack(spec, pack(spec, weights, "int2")).layers[1].weight
+    np.testing.assert_array_equal(packed, [[-0.75, 0.25, 0.75, 0.75]])  # -1 lies two steps below 0: the outermost level
+    bad = replace(middle, step=np.array([-0.5], np.float32))
+    with pytest.raises(ValueError, match=r"layers\[1\].step is -0.5 somewhere: steps must be at least"):
+        pack(spec, replace(weights, layers=(weights.layers[0], bad, weights.layers[2])), "int2")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.pack import pack, unpack
 from quarl_lib.quantization import affine
 from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight
-from quarl_lib.quantization.lsq import LearnedInputStep, LearnedWeightStep
+from quarl_lib.quantization.lsq import LearnedEngineStep, LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import ChannelRange, RunningRange, TensorRange
 from quarl_lib.quantization.ptq import quantize_policy
 from quarl_lib.quantization.qat import (
@@ -103,6 +104,35 @@ def test_the_engines_activations_are_simulated_digit_for_digit(rows):
         np.testing.assert_array_equal(simulated, np.float32(expected))
 
 
+@pytest.mark.parametrize("precision", ["int8", "int4", "int3", "int2"])
+def test_the_engines_take_learned_steps_digit_for_digit(precision):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(37, 65), nn.ReLU(), nn.Linear(65, 50), nn.ReLU(), nn.Linear(50, 7))
+    module[2].weight.data[3] = 0  # a dead channel
+    simulated = fake_quantized(replace(QATConfig.for_engine(precision), method="lsq"), module)
+    start_quantization(simulated)
+    simulated(torch.randn(4, 37))
+    simulated[2].weight_quantizer.log_gain.data.uniform_(-4 if precision == "int8" else -1.5, 0.5)
+    # So that many weights lie beyond the outermost code.
+    spec, weights = spec_from_module(simulated)
+    packed = unpack(spec, pack(spec, weights, precision))
+    for index, (_, layer) in enumerate(fake_quant_layers(simulated)):
+        ours, exact = (w.detach().numpy() for w in (layer.quantized_weight(), layer.weight))
+        residual = 0 if index == 1 else (exact - packed.layers[index].weight).mean(axis=1, keepdims=True)
+        expected = packed.layers[index].weight + residual
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=3e-7 * np.abs(ours).max())
+    first, middle, _ = weights.layers
+    assert first.step is None
+    assert middle.step is not None
+    outermost = middle.step * {"int8": 127, "int4": 7.5, "int3": 3.5, "int2": 1.5}[precision]
+    clamped = np.abs(middle.weight).max(axis=1) > outermost
+    assert clamped.sum() > 5
+    np.testing.assert_allclose(np.abs(packed.layers[1].weight).max(axis=1)[clamped], outermost[clamped], rtol=1e-6)
+    other = pack(spec, weights, "int4" if precision == "int2" else "int2")  # learned for another number of bits
+    plain = replace(weights, layers=tuple(replace(one, step=None) for one in weights.layers))
+    assert bytes(other) == bytes(pack(spec, plain, "int4" if precision == "int2" else "int2"))
+
+
 @pytest.mark.parametrize("precision", ["int8", "int8a16", "int4", "int3", "int2"])
 def test_the_engines_weights_are_simulated_digit_for_digit(precision):
     module = nn.Sequential(nn.Linear(37, 65), nn.ReLU(), nn.Linear(65, 50), nn.ReLU(), nn.Linear(50, 7))
@@ -145,6 +175,19 @@ def test_learned_steps_get_the_papers_gradient():
     # Equation 3: the limit outside, round(v) - v inside; times step (log-gain) and 1 / sqrt(values * largest code).
     by_step = 1 * -1 + 2 * (0 - 0.4) + 3 * (1 - 0.8) + 4 * 1
     assert quantizer.log_gain.grad.item() == pytest.approx(by_step * 0.5 / np.sqrt(4 * 1), rel=1e-5)
+
+
+def test_learned_engine_steps_get_the_papers_gradient():
+    # Step 0.5, at 2 bits -1.5, -0.5, 0.5, 1.5 steps. x / step: -3 (clamped), 0.4 -> 0.5, 1.2 -> 1.5, 5 (clamped).
+    quantizer = LearnedEngineStep(2, channels=1)
+    quantizer.running_step.fill_(0.5)
+    x = torch.tensor([[-1.5, 0.2, 0.6, 2.5]], requires_grad=True)
+    y = quantizer(x)
+    y.backward(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert y.tolist() == [[-0.75, 0.25, 0.75, 0.75]]
+    assert x.grad.tolist() == [[0, 2, 3, 0]]
+    by_step = 1 * -1.5 + 2 * (0.5 - 0.4) + 3 * (1.5 - 1.2) + 4 * 1.5
+    assert quantizer.log_gain.grad.item() == pytest.approx(by_step * 0.5 / np.sqrt(4 * 2), rel=1e-5)
 
 
 def test_learned_input_steps_are_unsigned_where_nothing_was_negative():
@@ -282,7 +325,6 @@ def test_other_wrong_settings_name_the_parameter():
     for options, said in (
         ({"method": "dorefa"}, "method='dorefa'.*minmax, lsq"),
         ({"grid": "log"}, "grid='log'.*affine, engine"),
-        ({"method": "lsq", "grid": "engine"}, "method='lsq'.*grid='affine'"),
     ):
         with pytest.raises(ValueError, match=said):
             QATConfig(**options)

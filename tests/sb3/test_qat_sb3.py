@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -207,9 +208,9 @@ def test_plain_archives_load_without_this_package(tmp_path):
 
 
 @ALGORITHMS
-@pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_the_engine_acts_as_the_simulation(algorithm, precision):
-    model = trained(algorithm, QATConfig.for_engine(precision), delay=40)
+@pytest.mark.parametrize(("precision", "method"), [("int8", "minmax"), ("int4", "minmax"), ("int3", "lsq")])
+def test_the_engine_acts_as_the_simulation(algorithm, precision, method):
+    model = trained(algorithm, replace(QATConfig.for_engine(precision), method=method), delay=40)
     agent = trained_agent(model, RECIPES[algorithm].env_id)
     spec, weights = agent_spec(agent)
     assert trained_precision(model) == precision
@@ -229,7 +230,7 @@ def test_the_engine_acts_as_the_simulation(algorithm, precision):
 def test_exports_that_no_engine_computes_name_the_parameter():
     good = QATConfig.for_engine("int4")
     assert engine_precision(good) == "int4"
-    for field, value in {"grid": "affine", "observation_bits": 8, "edge_bits": 4, "weight_bits": 3}.items():
+    for field, value in {"grid": "affine", "observation_bits": 8, "edge_bits": 4, "weight_bits": 5}.items():
         with pytest.raises(ValueError, match=f"{field}={value!r}"):
             engine_precision(QATConfig(**{**vars(good), field: value}))
     recipe = quantized_recipe(RECIPES["A2C"], good)

@@ -83,6 +83,19 @@ static float quantize_half_steps(const float *x, ptrdiff_t n, int levels, uint8_
     return absmax / (float)levels;
 }
 
+/* Codes on a learned step, clamped to their range: 0..levels-1, or -127..127 where there are no levels. Return the scale. */
+static float quantize_by_step(const float *x, ptrdiff_t n, float step, int levels, uint8_t *codes, int32_t *sum) {
+    float inverse = 1.0f / step, half = (float)(levels / 2), highest = levels ? 2.0f * half - 1.0f : 127.0f;
+    float lowest = levels ? 0.0f : -127.0f;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float value = at_most(at_least(x[i] * inverse + half, lowest), highest);
+        int32_t code = (int32_t)(levels ? value : round_even(value));
+        *sum += code;
+        codes[i] = (uint8_t)code;
+    }
+    return levels ? step * 0.5f : step;
+}
+
 static uint16_t to_half(float value) { /* round half to even, subnormals included; |value| < 65520 */
     uint32_t bits, sign;
     memcpy(&bits, &value, 4);
@@ -166,7 +179,7 @@ static void store_columns(const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t
 
 static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
-                              float *residuals, uint8_t *scratch) {
+                              float *residuals, uint8_t *scratch, const float *steps) {
     ptrdiff_t padded_rows = blocks * BLOCK, group = kind == W4G128A8 ? GROUP : cols_padded;
     int levels = levels_of(kind), is_float = kind == FP32 || kind == FP16;
     float limit = kind == FP16 ? 65520.0f : INFINITY;
@@ -182,7 +195,9 @@ static ptrdiff_t encode_panel(enum kind kind, const float *weight, ptrdiff_t row
         for (ptrdiff_t start = 0, g = 0; start < cols_padded; start += group, g++) {
             ptrdiff_t n = start + group < cols ? group : cols - start;
             float scale = 0.0f;
-            if (r < rows && (kind == W8A8 || kind == W8A16 || kind == W8U8)) {
+            if (r < rows && steps) {
+                scale = quantize_by_step(row, n, steps[r], kind == W8A8 || kind == W8A16 || kind == W8U8 ? 0 : levels, codes, &sum);
+            } else if (r < rows && (kind == W8A8 || kind == W8A16 || kind == W8U8)) {
                 scale = quantize_row(row, n, codes, &left, &sum);
                 residual = left * scale;
             } else if (r < rows) {

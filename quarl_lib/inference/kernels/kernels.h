@@ -104,11 +104,12 @@ typedef struct {
     /* x = clip((x - mean) * inverse_std), in double up to the clip */
     void (*normalize)(float *x, ptrdiff_t n, const double *mean, const double *inverse_std, float clip);
 
-    /* Quantize `rows` rows of one panel (row-major floats) into tiles; scratch holds 17 rows of codes.
+    /* Quantize `rows` rows of one panel (row-major floats) into tiles; scratch holds 17 rows of codes. Learned
+     * `steps` of the rows, or NULL: then their largest weights give them.
      * Return the flat index of the first weight that is not finite (or too large for float16), -1 if there is none. */
     ptrdiff_t (*encode_panel)(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols, int blocks,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
-                              float *residuals, uint8_t *scratch);
+                              float *residuals, uint8_t *scratch, const float *steps);
     /* Sixteen rows to scaled floats, `stride` from column to column; floats [column][16] to sixteen rows, which uses
      * them up: 0 where one does not fit. */
     void (*decode_strip)(const strip *from, ptrdiff_t cols, float *to, ptrdiff_t stride);

@@ -28,7 +28,7 @@ static int get_buffer(PyObject *object, Py_buffer *view, int flags, Py_ssize_t s
 
 static ptrdiff_t encode_layer(enum kind kind, const float *weight, ptrdiff_t rows, ptrdiff_t cols,
                               ptrdiff_t cols_padded, uint8_t *tiles, float *scales, int32_t *row_sums,
-                              float *residuals, uint8_t *scratch) {
+                              float *residuals, uint8_t *scratch, const float *steps) {
     static const int bits[NUM_KINDS] = KIND_BITS;
     const kernels *k = best_kernels;
     ptrdiff_t groups = kind == W4G128A8 ? cols_padded / GROUP : 1;
@@ -37,13 +37,14 @@ static ptrdiff_t encode_layer(enum kind kind, const float *weight, ptrdiff_t row
         ptrdiff_t n = rows - first < panel ? rows - first : panel;
         ptrdiff_t bad = k->encode_panel(kind, weight + first * cols, n, cols, (int)((n + BLOCK - 1) / BLOCK), cols_padded,
                                         tiles + first * cols_padded * bits[kind] / 8, scales ? scales + first * groups : NULL,
-                                        row_sums ? row_sums + first : NULL, residuals ? residuals + first : NULL, scratch);
+                                        row_sums ? row_sums + first : NULL, residuals ? residuals + first : NULL, scratch,
+                                        steps ? steps + first : NULL);
         if (bad >= 0) return first * cols + bad;
     }
     return -1;
 }
 
-PyDoc_STRVAR(encode_doc, "encode(kind, weight, rows, cols, cols_padded, tiles, scales, row_sums, residuals)\n--\n\n"
+PyDoc_STRVAR(encode_doc, "encode(kind, weight, rows, cols, cols_padded, tiles, scales, row_sums, residuals, steps=None)\n--\n\n"
                          "Quantize a float32 matrix into a layer's sections; return the flat index of the first weight\n"
                          "that is not finite (or too large for float16), -1 if there is none.");
 
@@ -51,11 +52,11 @@ static PyObject *encode(PyObject *module, PyObject *args) {
     (void)module;
     int kind;
     Py_ssize_t rows, cols, cols_padded;
-    PyObject *objects[5];
-    static const char *const names[5] = {"weight", "tiles", "scales", "row_sums", "residuals"};
+    PyObject *objects[6] = {NULL, NULL, NULL, NULL, NULL, Py_None};
+    static const char *const names[6] = {"weight", "tiles", "scales", "row_sums", "residuals", "steps"};
     static const int bits[NUM_KINDS] = KIND_BITS;
-    if (!PyArg_ParseTuple(args, "iOnnnOOOO:encode", &kind, &objects[0], &rows, &cols, &cols_padded, &objects[1],
-                          &objects[2], &objects[3], &objects[4]))
+    if (!PyArg_ParseTuple(args, "iOnnnOOOO|O:encode", &kind, &objects[0], &rows, &cols, &cols_padded, &objects[1],
+                          &objects[2], &objects[3], &objects[4], &objects[5]))
         return NULL;
     if (kind < 0 || kind >= NUM_KINDS || rows < 1 || cols < 1 || rows > MAX_COLUMNS || cols_padded < cols ||
         cols_padded > ((Py_ssize_t)1 << 32) || cols_padded % 8 || (kind == W4G128A8 && cols_padded % GROUP) ||
@@ -64,26 +65,26 @@ static PyObject *encode(PyObject *module, PyObject *args) {
                             cols_padded, kind);
     Py_ssize_t padded_rows = (rows + BLOCK - 1) / BLOCK * BLOCK;
     Py_ssize_t groups = kind == W4G128A8 ? cols_padded / GROUP : 1;
-    Py_ssize_t sizes[5] = {rows * cols * 4, padded_rows * cols_padded * bits[kind] / 8, padded_rows * groups * 4,
-                           padded_rows * 4, padded_rows * 4};
-    int needed[5] = {1, 1, kind > FP16, 0, kind > FP16};
-    Py_buffer views[5] = {{0}};
+    Py_ssize_t sizes[6] = {rows * cols * 4, padded_rows * cols_padded * bits[kind] / 8, padded_rows * groups * 4,
+                           padded_rows * 4, padded_rows * 4, rows * 4};
+    int needed[6] = {1, 1, kind > FP16, 0, kind > FP16, 0};
+    Py_buffer views[6] = {{0}};
     PyObject *result = NULL;
     uint8_t *scratch = malloc((size_t)cols_padded * 17 + 64);
     if (!scratch) return PyErr_NoMemory();
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         if (objects[i] == Py_None && !needed[i]) continue;
-        if (get_buffer(objects[i], &views[i], i ? PyBUF_WRITABLE : PyBUF_SIMPLE, sizes[i], names[i]) < 0) goto done;
+        if (get_buffer(objects[i], &views[i], i % 5 ? PyBUF_WRITABLE : PyBUF_SIMPLE, sizes[i], names[i]) < 0) goto done;
     }
     ptrdiff_t bad;
     Py_BEGIN_ALLOW_THREADS;
     bad = encode_layer((enum kind)kind, views[0].buf, rows, cols, cols_padded, views[1].buf, views[2].buf, views[3].buf,
-                       views[4].buf, scratch);
+                       views[4].buf, scratch, views[5].buf);
     Py_END_ALLOW_THREADS;
     result = PyLong_FromSsize_t(bad);
 done:
     free(scratch);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         if (views[i].obj) PyBuffer_Release(&views[i]);
     return result;
 }

@@ -68,8 +68,6 @@ class Config:
             bits = Bits.parse(text)
             if bits == FP32:
                 raise ValueError(f"bits={text!r}: fp32 is always among the methods")
-            for method in self.methods:
-                bits.config(method)  # a method that cannot train with them says so
         if not 0 <= self.delay_share <= 1:
             raise ValueError(f"delay_share={self.delay_share}: the delay ends within training; give 0 to 1")
         if not 0 <= self.tolerated_loss < 1:

@@ -338,7 +338,6 @@ def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
         ({"agents": [], "start_from": ""}, "agents=[]: name at least one"),
         ({"start_from": "/no/such/folder"}, "start_from='/no/such/folder': "),
         ({"bits": ["int9"]}, "bits='int9': give one number"),
-        ({"methods": ["lsq"]}, "method='lsq'"),
         ({"fine_tune_steps": 0}, "fine_tune_steps=0: give at least 1"),
         ({"agents": ["ARS/Pendulum-v1/10"]}, "agents='ARS/Pendulum-v1/10': choose an algorithm"),
         ({"agents": ["DDPG/CartPole-v1/10"]}, "no recipe for algorithm='DDPG', env_id='CartPole-v1'"),
