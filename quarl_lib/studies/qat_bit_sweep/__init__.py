@@ -2,4 +2,6 @@
 
 from quarl_lib.studies.common.lazy import at_first_use
 
-__getattr__ = at_first_use(__name__, study="Config run weight_levels", summary="summarize", variants="beside_base")
+__getattr__ = at_first_use(
+    __name__, study="Config run weight_levels", summary="summarize", variants="beside_base", costs="of_agents"
+)

@@ -14,9 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_lib.sb3 import SHIPPED_AGENTS, tuning
+from quarl_lib.inference.pack import packed_size
+from quarl_lib.sb3 import SHIPPED_AGENTS, load_agent, tuning
+from quarl_lib.sb3.spec import agent_spec
 from quarl_lib.studies.qat_bit_sweep import cells, figures, sentences, study
 from quarl_lib.studies.qat_bit_sweep.bits import Bits
+from quarl_lib.studies.qat_bit_sweep.costs import of_agents
 from quarl_lib.studies.qat_bit_sweep.summary import SUMMARY_COLUMNS, summarize
 
 BITS = ("weight_bits", "activation_bits", "observation_bits", "edge_bits")
@@ -100,6 +103,27 @@ def test_archives_are_the_fp32_that_is_rounded_and_tuned_beside_training_from_sc
     assert (levels[levels.layer == 2].groupby("method")["count"].sum() == 64 * 64).all()
 
 
+def test_what_a_policy_takes_stands_beside_its_return(started):
+    config, table = started
+    costs = of_agents(config)
+    assert list(zip(costs.algorithm, costs.precision, strict=True)) == [
+        ("A2C", "fp32"), ("A2C", "int4"), ("DDPG", "fp32"), ("DDPG", "int4"),
+    ]  # fmt: skip
+    archive = study.starts_of(config)[1].archive
+    assert archive is not None
+    spec, _ = agent_spec(load_agent(archive))
+    assert list(costs.payload_bytes[2:]) == [packed_size(spec, "fp32"), packed_size(spec, "int4")]
+    assert (costs.microseconds > 0).all()
+    summary = summarize(table).assign(converged=True, without_loss=True)
+    said = sentences.against_cost(summary, costs)
+    assert f"A2C CartPole-v1 int4 (PTQ): {costs.payload_bytes[1]} bytes" in said
+    assert "No policy on the engines' grid" in sentences.against_cost(summary.assign(without_loss=False), costs)
+    panels = figures.cost_panels(summary, costs).axes
+    assert [panel.get_title() for panel in panels] == ["CartPole-v1, A2C, 1 seeds", "Pendulum-v1, DDPG, 1 seeds"]
+    (empty,) = figures.cost_panels(summary.assign(converged=False), costs).axes
+    assert empty.get_title() == "no converged policy runs on an engine at these bits"
+
+
 def test_trained_weights_have_as_many_levels_as_their_bits_allow(swept):
     config, _ = swept
     levels = study.weight_levels(config)
@@ -129,6 +153,7 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     (panel,) = figures.return_panels(summary.assign(converged=True)).axes
     assert panel.get_title() == "CartPole-v1, A2C, 2 seeds"
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
+    assert "without loss are 0 at 4 bits, 0 at 3 bits, 0 at 2 bits, of 1 agents" in sentences.beside_literature(summary)
     assert len(figures.weight_level_panels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
     assert figures.training_time(summary).get_xlabel().endswith("(← better)")
 
