@@ -128,8 +128,8 @@ def beside_literature(summary: pd.DataFrame) -> str:
     return (
         "Kresse and Lampert (2025, arXiv 2511.07046) report no loss for SAC on MuJoCo at 3 bits and mostly none at 2, "
         "with HalfCheetah where 2 bits fail, and that the input's precision decides. Here, with the bits trained in "
-        f"some way, without loss are {ours}, of {agents} agents: other tasks and algorithms, shorter trainings, and on the "
-        "engines' grid activations of 8 bits and an observation of 16."
+        f"some way, without loss are {ours}, of {agents} agents: other tasks and algorithms, shorter trainings, and on "
+        "the engines' grid activations of 8 bits and an observation of 16."
     )
 
 
