@@ -13,8 +13,9 @@ from front to back and the lanes of a vector are rows:
     w8u8 [panel][column][row]                   the same codes; a column lies together, so that it can be left out
     w4   [panel][column / 8][row][4 bytes]      byte j: columns j (low nibble) and 4 + j; weight = (2 code - 15) * scale
     w2   [panel][column / 16][row][4 bytes]     byte j: columns j, 4 + j, 8 + j, 12 + j; weight = (2 code - 3) * scale
-    w3   [panel][column / 32][3][row][4 bytes]  the low two bits of 16 columns and of 16 more, each as w2; then the high
-                                                bits, byte j, bit k: column 4 k + j; weight = (2 code - 7) * scale
+    w3   [panel][column / 32][3][row][4 bytes]  byte j of word i: columns 8 i + j (low three bits) and 8 i + 4 + j (the
+                                                next); bits 6 and 7 of words 0 and 1 are the high two bits of columns
+                                                24 + j and 28 + j, of word 2 their lowest; weight = (2 code - 7) * scale
     fp   [panel][column][row]                   float32 or float16
 
 w4, w3 and w2 use all 16, 8 and 4 levels of a mid-rise quantizer: symmetric without a level at zero, so that the
@@ -46,7 +47,7 @@ import numpy as np
 from quarl_lib.inference.spec import ACTIVATIONS, PRECISIONS, PolicySpec
 
 MAGIC = b"QUARLPK\0"
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 PANEL, TALL_PANEL, BLOCK, GROUP, ALIGN = 64, 256, 16, 128, 64
 # magic, layout version, precision, spec fingerprint, total bytes, weights version, layers, header bytes,
 # payload checksum, header checksum (of the header with this field 0)

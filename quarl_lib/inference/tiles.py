@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quarl_lib.inference.layout import GROUP, PANEL, TALL_PANEL, LayerLayout
+from quarl_lib.inference.layout import BITS, GROUP, PANEL, TALL_PANEL, LayerLayout
 
 TINY = np.float32(2.0**-100)  # a row whose absmax is below this counts as zero
 _LEVELS = {"w4a8": 16, "w4g128a8": 16, "w3a8": 8, "w2a8": 4}
@@ -41,11 +41,7 @@ def encode(layer: LayerLayout, weight: np.ndarray, step: np.ndarray | None = Non
     total = np.zeros(layer.rows_padded, np.float32)
     for g in range(grouped.shape[1]):
         total += _lane_sums(errors.reshape(grouped.shape)[:, g]) * (np.float32(2) * scales[:, g])
-    if layer.kind == "w3a8":
-        tiles = [_merge_threes(_interleave(panel, 8)) for panel in _panels(codes)]
-    else:
-        parts, bits = (4, 2) if layer.kind == "w2a8" else (2, 4)
-        tiles = [_merge(_interleave(panel, parts), bits) for panel in _panels(codes)]
+    tiles = [_merge(panel, BITS[layer.kind]) for panel in _panels(codes)]
     scales = _by_panel([panel.T for panel in _panels(scales)]).view(np.float32)
     return _by_panel(tiles), scales, None, total / np.float32(layer.cols)
 
@@ -71,15 +67,13 @@ def _decode_panel(layer: LayerLayout, panel: np.ndarray, rows: int) -> np.ndarra
         return panel.view("<f4" if layer.kind == "fp32" else "<f2").reshape(-1, rows).T
     if layer.kind == "w8u8":
         return panel.view(np.int8).reshape(-1, rows).T
-    if layer.kind == "w3a8":
-        words = panel.reshape(-1, 3, rows, 4).transpose(2, 0, 1, 3)
-        parts = [words[:, :, p // 4] >> 2 * (p % 4) & 3 | (words[:, :, 2] >> p & 1) << 2 for p in range(8)]
-        return 2.0 * np.stack(parts, axis=2).reshape(rows, -1) - 7
-    words = panel.reshape(-1, rows, 4).transpose(1, 0, 2)
-    if layer.kind in ("w8a8", "w8a16"):
-        return words.view(np.int8).reshape(rows, -1)
-    bits, levels = (2, 4) if layer.kind == "w2a8" else (4, 16)
-    parts = [(words >> shift) & (levels - 1) for shift in range(0, 8, bits)]
+    bits, levels = BITS[layer.kind], 2 ** BITS[layer.kind]
+    words = panel.reshape(-1, 3 if bits == 3 else 1, rows, 4).transpose(1, 2, 0, 3)
+    if bits == 8:
+        return words[0].view(np.int8).reshape(rows, -1)
+    parts = [(word >> shift) & (levels - 1) for word in words for shift in range(0, 9 - bits, bits)]
+    if bits == 3:
+        parts += [(words[p - 6] >> 5 & 6) | (words[2] >> p & 1) for p in (6, 7)]
     codes = np.stack(parts, axis=2).reshape(rows, -1)
     return 2.0 * codes - (levels - 1)
 
@@ -140,16 +134,17 @@ def _interleave(panel: np.ndarray, parts: int) -> np.ndarray:
     return panel.reshape(rows, -1, parts, 4).transpose(1, 0, 2, 3)
 
 
-def _merge(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Merge the parts of [step, row, part, 4] into [step, row, 4] bytes, first part in the lowest bits."""
-    shifts = np.arange(codes.shape[2], dtype=np.uint8)[:, None] * np.uint8(bits)
-    return np.bitwise_or.reduce(codes << shifts, axis=2)
-
-
-def _merge_threes(codes: np.ndarray) -> np.ndarray:
-    """Merge the eight parts of [step, row, part, 4] into [step, 3, row, 4] bytes: low pairs of bits, then high bits."""
-    low = [_merge(codes[:, :, start : start + 4] & 3, 2) for start in (0, 4)]
-    return np.stack([*low, _merge(codes >> 2, 1)], axis=1)
+def _merge(panel: np.ndarray, bits: int) -> np.ndarray:
+    """Merge codes [rows, cols] into [column step, word, row, 4] bytes: one word, or three at 3 bits."""
+    if bits == 3:
+        parts = _interleave(panel, 8)
+        words = parts[:, :, 0:6:2] | parts[:, :, 1:6:2] << 3
+        words[:, :, :2] |= parts[:, :, 6:] >> 1 << 6
+        words[:, :, 2] |= (parts[:, :, 6] & 1) << 6 | (parts[:, :, 7] & 1) << 7
+        return words.transpose(0, 2, 1, 3)
+    parts = _interleave(panel, 8 // bits)
+    shifts = np.arange(8 // bits, dtype=np.uint8)[:, None] * np.uint8(bits)
+    return np.bitwise_or.reduce(parts << shifts, axis=2)
 
 
 def _by_panel(panels: list[np.ndarray]) -> np.ndarray:

@@ -13,7 +13,7 @@ from inference_cases import mlp, random_spec, random_weights
 
 from quarl_lib.inference import PRECISIONS, Head, Layer, LayerWeights, PolicySpec, Weights, make_engine, pack
 from quarl_lib.inference import extension as extension_module
-from quarl_lib.inference.layout import kinds_of
+from quarl_lib.inference.layout import kinds_of, layout_of
 from quarl_lib.inference.pack import Packer, checksum, packed_size, read_version, unpack
 
 SPEC = mlp([5, 40, 24, 3], Head("argmax"))
@@ -57,6 +57,27 @@ def test_few_bits_by_hand():
     np.testing.assert_array_equal(
         middle_layer(rows, "int2"), np.array([[-0.75, 0.25, 0.75, 0.75], [0, 0, 0, 0], [6, -6, 2, 2]], np.float32)
     )
+
+
+def test_the_words_of_int3_by_hand():
+    # Column 4 p + j has code p, in row 1 code 7; the largest weight is 8, so the scale 1 and code c 2 c - 7.
+    spec = mlp([1, 32, 2, 1])
+    codes = np.repeat(np.arange(8), 4)[None].repeat(2, 0)
+    codes[1] = 7
+    weight = (2.0 * codes - 7).astype(np.float32)
+    weight[:, 31] = 8  # code 7, too
+    parts = [np.ones((32, 1), np.float32), weight, np.ones((1, 2), np.float32)]
+    weights = Weights(tuple(LayerWeights(w, np.zeros(len(w), np.float32)) for w in parts))
+    layer = layout_of(spec, "int3").layers[1]
+    packed = np.frombuffer(pack(spec, weights, "int3"), np.uint8)
+    words = layer.weights.view(packed).reshape(3, 16, 4)
+    # runs 0 and 1, and above them run 6 (binary 110) without its lowest bit; 2, 3 and 7; 4, 5 and the lowest bits
+    first = [0 | 1 << 3 | 0b11 << 6, 2 | 3 << 3 | 0b11 << 6, 4 | 5 << 3 | 0 << 6 | 1 << 7]
+    np.testing.assert_array_equal(words[:, 0], np.array(first, np.uint8)[:, None].repeat(4, 1))
+    assert (words[:, 1] == 255).all()
+    assert (words[:, 2:] == 0).all()
+    assert layer.scales is not None
+    np.testing.assert_array_equal(layer.scales.view(packed)[:3], [1, 1, 0])
 
 
 def test_groups_have_scales_of_their_own():

@@ -145,33 +145,33 @@ static void w4a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, 
     BY_BLOCKS(w4a8_of)
 }
 
-/* The low two bits as in w2a8_of; the high ones are shifted down, and their sum counts four times. */
+/* Runs stay where they lie, 1, 8 or 32 times their value; two take their lowest bit from the last word. */
 INLINE void w3a8_of(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int32_t *sums, const int blocks,
                     const int unroll) {
     (void)unroll;
-    const __m512i one = _mm512_set1_epi8(1);
-    __m512i acc[20], mask[4];
-    UNROLL for (int i = 0; i < 4; i++) mask[i] = _mm512_set1_epi8((char)(3 << 2 * i));
-    UNROLL16 for (int i = 0; i < 5 * blocks; i++) acc[i] = _mm512_setzero_si512();
-    for (ptrdiff_t s = 0; s < steps; s++, codes += 32, w += 3 * 64 * blocks)
+    const __m512i low = _mm512_set1_epi8(7), middle = _mm512_set1_epi8(56), top = _mm512_set1_epi8((char)0xc0);
+    const __m512i high = _mm512_set1_epi8((char)0xe0);
+    __m512i acc[12];
+    UNROLL16 for (int i = 0; i < 3 * blocks; i++) acc[i] = _mm512_setzero_si512();
+    for (ptrdiff_t s = 0; s < steps; s++, codes += 32, w += 3 * 64 * blocks) {
         UNROLL for (int b = 0; b < blocks; b++) {
-            __m512i high = LOAD(w + 64 * (2 * blocks + b)), *sum = acc + 5 * b;
-            PREFETCH(w + 64 * (2 * blocks + b));
-            UNROLL for (int half = 0; half < 2; half++) {
-                __m512i low = LOAD(w + 64 * (half * blocks + b));
-                PREFETCH(w + 64 * (half * blocks + b));
-                UNROLL for (int i = 0; i < 4; i++) {
-                    __m512i a = four_bytes(codes + 16 * half + 4 * i);
-                    sum[i] = _mm512_dpbusd_epi32(sum[i], _mm512_and_si512(low, mask[i]), a);
-                    sum[4] = _mm512_dpbusd_epi32(sum[4], _mm512_and_si512(high, one), a);
-                    high = _mm512_srli_epi32(high, 1);
-                }
+            __m512i *sum = acc + 3 * b, t[3];
+            UNROLL for (int i = 0; i < 3; i++) {
+                const uint8_t *word = w + 64 * (i * blocks + b);
+                PREFETCH(word), t[i] = LOAD(word);
+                sum[0] = _mm512_dpbusd_epi32(sum[0], _mm512_and_si512(t[i], low), four_bytes(codes + 8 * i));
+                sum[1] = _mm512_dpbusd_epi32(sum[1], _mm512_and_si512(t[i], middle), four_bytes(codes + 8 * i + 4));
+            }
+            UNROLL for (int i = 0; i < 2; i++) { /* 0xca: bits of the second where the first has ones, else of the third */
+                __m512i last = i ? _mm512_srli_epi32(t[2], 2) : _mm512_srli_epi32(t[2], 1);
+                __m512i both = _mm512_and_si512(_mm512_ternarylogic_epi32(top, t[i], last, 0xca), high);
+                sum[2] = _mm512_dpbusd_epi32(sum[2], both, four_bytes(codes + 24 + 4 * i));
             }
         }
+    }
     UNROLL for (int b = 0; b < blocks; b++) {
-        __m512i total = _mm512_add_epi32(acc[5 * b], _mm512_slli_epi32(acc[5 * b + 4], 2));
-        for (int i = 1; i < 4; i++) total = _mm512_add_epi32(total, _mm512_srai_epi32(acc[5 * b + i], 2 * i));
-        _mm512_storeu_si512(sums + b * BLOCK, total);
+        __m512i total = _mm512_add_epi32(acc[3 * b], _mm512_srai_epi32(acc[3 * b + 1], 3));
+        _mm512_storeu_si512(sums + b * BLOCK, _mm512_add_epi32(total, _mm512_srai_epi32(acc[3 * b + 2], 5)));
     }
 }
 

@@ -9,6 +9,7 @@
 #define V_FOUR(p) four_bytes(p)
 #define V_ALL(word) _mm256_set1_epi32(word)
 #define V_AND _mm256_and_si256
+#define V_OR _mm256_or_si256
 #define V_RIGHT _mm256_srli_epi32
 #define F_VECTOR __m256
 #define F_ZERO _mm256_setzero_ps()

@@ -9,6 +9,7 @@
 #define V_FOUR(p) four_bytes(p)
 #define V_ALL(word) _mm512_set1_epi32(word)
 #define V_AND _mm512_and_si512
+#define V_OR _mm512_or_si512
 #define V_RIGHT _mm512_srli_epi32
 #define F_VECTOR __m512
 #define F_ZERO _mm512_setzero_ps()

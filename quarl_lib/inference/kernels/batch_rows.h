@@ -9,32 +9,16 @@ static void interleave_columns(const uint8_t *weights, ptrdiff_t stride, int row
 INLINE uint32_t first_words(uint32_t t) { return WORD_PAIR((int32_t)(t << 24) >> 24, (int32_t)(t << 16) >> 24); }
 INLINE uint32_t last_words(uint32_t t) { return WORD_PAIR((int32_t)(t << 8) >> 24, (int32_t)t >> 24); }
 
-/* A step of the layout holds `parts` runs of four columns; each becomes two steps of words. */
+/* Each run of four columns in a step of the layout becomes two steps of words. */
 INLINE void unpack_words(const uint8_t *restrict weights, ptrdiff_t stride, int rows, ptrdiff_t steps,
-                         uint32_t *restrict panel, const int parts) {
-    const uint32_t mask = parts == 1 ? 0xffffffffu : parts == 2 ? 0x0f0f0f0fu : 0x03030303u;
-    for (ptrdiff_t s = 0; s < steps; s++, weights += stride)
-        for (int p = 0; p < parts; p++, panel += 2 * rows)
+                         uint32_t *restrict panel, const int bits) {
+    for (ptrdiff_t s = 0; s < steps; s++, weights += WORDS_OF(bits) * stride)
+        for (int p = 0; p < PARTS(bits); p++, panel += 2 * rows)
             for (int first = 0; first < rows; first += BLOCK)
                 for (int r = first; r < first + BLOCK; r++) {
-                    uint32_t t;
-                    memcpy(&t, weights + r * 4, 4);
-                    t = t >> (p * 8 / parts) & mask;
+                    uint32_t t = four_levels(weights + r * 4, stride, p, bits);
                     panel[r] = first_words(t), panel[rows + r] = last_words(t);
                 }
-}
-
-/* A step of w3: two words with the low two bits of eight runs, one with their high ones. */
-INLINE void unpack_words_of_threes(const uint8_t *restrict weights, ptrdiff_t stride, int rows, ptrdiff_t steps,
-                                   uint32_t *restrict panel) {
-    for (ptrdiff_t s = 0; s < steps; s++, weights += 3 * stride)
-        for (int p = 0; p < 8; p++, panel += 2 * rows)
-            for (int r = 0; r < rows; r++) {
-                uint32_t low, high;
-                memcpy(&low, weights + p / 4 * stride + r * 4, 4), memcpy(&high, weights + 2 * stride + r * 4, 4);
-                uint32_t t = (low >> 2 * (p % 4) & 0x03030303u) | (high >> p & 0x01010101u) << 2;
-                panel[r] = first_words(t), panel[rows + r] = last_words(t);
-            }
 }
 
 /* Columns of bytes, two by two to words. */
@@ -51,21 +35,21 @@ INLINE void unpack_columns(const uint8_t *restrict weights, ptrdiff_t stride, in
 static void unpack(enum kind kind, const uint8_t *weights, ptrdiff_t stride, int blocks, ptrdiff_t cols, uint8_t *panel) {
     int rows = blocks * BLOCK;
 #ifdef LEVEL_PRODUCTS
-    if (kind == W4A8 || kind == W4G128A8) unpack_levels(weights, stride, rows, cols / 8, panel, 2);
-    if (kind == W2A8) unpack_levels(weights, stride, rows, cols / 16, panel, 4);
-    if (kind == W3A8) unpack_threes(weights, stride, rows, cols / 32, panel);
+    if (kind == W4A8 || kind == W4G128A8) unpack_levels(weights, stride, rows, cols / 8, panel, 4);
+    if (kind == W3A8) unpack_levels(weights, stride, rows, cols / 32, panel, 3);
+    if (kind == W2A8) unpack_levels(weights, stride, rows, cols / 16, panel, 2);
 #else
     uint32_t *words_of_levels = (uint32_t *)(void *)panel;
-    if (kind == W4A8 || kind == W4G128A8) unpack_words(weights, stride, rows, cols / 8, words_of_levels, 2);
-    if (kind == W2A8) unpack_words(weights, stride, rows, cols / 16, words_of_levels, 4);
-    if (kind == W3A8) unpack_words_of_threes(weights, stride, rows, cols / 32, words_of_levels);
+    if (kind == W4A8 || kind == W4G128A8) unpack_words(weights, stride, rows, cols / 8, words_of_levels, 4);
+    if (kind == W3A8) unpack_words(weights, stride, rows, cols / 32, words_of_levels, 3);
+    if (kind == W2A8) unpack_words(weights, stride, rows, cols / 16, words_of_levels, 2);
 #endif
 #ifdef BYTE_PRODUCTS
     if (kind == W8U8) interleave_columns(weights, stride, rows, cols, panel);
 #else
     uint32_t *words = (uint32_t *)(void *)panel;
     if (kind == W8U8) unpack_columns(weights, stride, rows, cols, words);
-    if (kind == W8A8 || kind == W8A16) unpack_words(weights, stride, rows, cols / 4, words, 1);
+    if (kind == W8A8 || kind == W8A16) unpack_words(weights, stride, rows, cols / 4, words, 8);
 #endif
 }
 

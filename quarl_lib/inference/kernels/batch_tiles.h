@@ -2,40 +2,32 @@
  *   VECTOR, V_LANES          its type, and its 32-bit lanes
  *   V_ZERO, V_LOAD, V_STORE, V_ADD, V_FOUR (one dword everywhere)
  *   TILE_VECTORS             vectors of rows in a pass: with TILE observations as many sums as registers hold
- *   V_AND, V_RIGHT           and, and a shift of 32-bit lanes by a constant
+ *   V_AND, V_OR, V_RIGHT     and, or, and a shift of 32-bit lanes by a constant
  *   DOT_BYTES(acc, a, w) or DOT_WORDS(acc, a, w), and where it exists DOT_LEVEL(acc, w, a)
  */
 
-/* A step of w4 and w2 holds `parts` runs of four columns: each becomes a step of its own. */
+/* Each run of four columns in a step of w4, w3 or w2 becomes a step of its own; as four_levels, in vectors. */
 #ifdef LEVEL_PRODUCTS
-INLINE void unpack_levels(const uint8_t *weights, ptrdiff_t stride, int rows, ptrdiff_t steps, uint8_t *panel, const int parts) {
-    const VECTOR mask = V_ALL(parts == 2 ? 0x0f0f0f0f : 0x03030303);
-    for (ptrdiff_t s = 0; s < steps; s++, weights += stride, panel += parts * rows * 4)
+INLINE void unpack_levels(const uint8_t *weights, ptrdiff_t stride, int rows, ptrdiff_t steps, uint8_t *panel, const int bits) {
+    const VECTOR mask = V_ALL(0x01010101 * ((1 << bits) - 1)), high = V_ALL(0x06060606), low = V_ALL(0x01010101);
+    ptrdiff_t run = rows * 4;
+    for (ptrdiff_t s = 0; s < steps; s++, weights += WORDS_OF(bits) * stride, panel += PARTS(bits) * run)
         for (int r = 0; r < rows * 4; r += 4 * V_LANES) {
             VECTOR t = V_LOAD(weights + r);
             V_STORE(panel + r, V_AND(t, mask));
-            V_STORE(panel + r + rows * 4, V_AND(V_RIGHT(t, (parts == 2 ? 4 : 2)), mask));
-            if (parts == 2) continue;
-            V_STORE(panel + r + 2 * rows * 4, V_AND(V_RIGHT(t, 4), mask));
-            V_STORE(panel + r + 3 * rows * 4, V_AND(V_RIGHT(t, 6), mask));
-        }
-}
-
-/* A step of w3: two words with the low two bits of eight runs, one with their high ones. Doubling moves a bit up. */
-INLINE void unpack_threes(const uint8_t *weights, ptrdiff_t stride, int rows, ptrdiff_t steps, uint8_t *panel) {
-    const VECTOR two = V_ALL(0x03030303), one = V_ALL(0x01010101);
-    for (ptrdiff_t s = 0; s < steps; s++, weights += 3 * stride, panel += 8 * rows * 4)
-        for (int r = 0; r < rows * 4; r += 4 * V_LANES) {
-            VECTOR high = V_LOAD(weights + 2 * stride + r);
-            _Pragma("GCC unroll 2") for (int word = 0; word < 2; word++) {
-                VECTOR low = V_LOAD(weights + word * stride + r);
-                uint8_t *to = panel + word * 4 * rows * 4 + r;
-                _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
-                    VECTOR bit = V_AND(high, one), twice = V_ADD(bit, bit);
-                    V_STORE(to + i * rows * 4, V_ADD(V_AND(low, two), V_ADD(twice, twice)));
-                    low = V_RIGHT(low, 2), high = V_RIGHT(high, 1);
-                }
+            V_STORE(panel + r + run, V_AND(V_RIGHT(t, bits), mask));
+            if (bits == 2) {
+                V_STORE(panel + r + 2 * run, V_AND(V_RIGHT(t, 4), mask));
+                V_STORE(panel + r + 3 * run, V_AND(V_RIGHT(t, 6), mask));
             }
+            if (bits != 3) continue;
+            VECTOR u = V_LOAD(weights + stride + r), v = V_LOAD(weights + 2 * stride + r);
+            V_STORE(panel + r + 2 * run, V_AND(u, mask));
+            V_STORE(panel + r + 3 * run, V_AND(V_RIGHT(u, 3), mask));
+            V_STORE(panel + r + 4 * run, V_AND(v, mask));
+            V_STORE(panel + r + 5 * run, V_AND(V_RIGHT(v, 3), mask));
+            V_STORE(panel + r + 6 * run, V_OR(V_AND(V_RIGHT(t, 5), high), V_AND(V_RIGHT(v, 6), low)));
+            V_STORE(panel + r + 7 * run, V_OR(V_AND(V_RIGHT(u, 5), high), V_AND(V_RIGHT(v, 7), low)));
         }
 }
 #endif

@@ -17,34 +17,18 @@ INLINE float half_to_float(uint16_t half) {
     return value;
 }
 
-/* Columns of a w8 step: four signed bytes a row. Of w4 and w2: `parts` runs of four levels. */
-INLINE void decode_words(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride, const int parts) {
-    const int bits = 8 / parts, levels = 1 << bits;
-    ptrdiff_t columns = 4 * parts, group = s->kind == W4G128A8 ? GROUP : s->cols_padded;
+/* Columns of a w8 step: four signed bytes a row. Of w4, w3 and w2: runs of four levels. */
+INLINE void decode_words(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride, const int bits) {
+    ptrdiff_t columns = 4 * PARTS(bits), words = s->panel_rows * 4, group = s->kind == W4G128A8 ? GROUP : s->cols_padded;
     for (ptrdiff_t c = 0; c < cols; c += columns) {
-        const uint8_t *tile = s->tiles + c / columns * s->panel_rows * 4;
+        const uint8_t *tile = s->tiles + c / columns * WORDS_OF(bits) * words;
         const float *scales = s->scales + c / group * s->panel_rows;
-        for (int p = 0; p < parts; p++)
+        for (int p = 0; p < PARTS(bits); p++)
             for (int j = 0; j < 4 && c + 4 * p + j < cols; j++, to += stride) ROWS {
-                    uint32_t word;
-                    memcpy(&word, tile + 4 * r, 4);
-                    int32_t code = byte_at(word, j);
-                    if (parts > 1) code = 2 * (int32_t)(word >> (8 * j + bits * p) & (uint32_t)(levels - 1)) - (levels - 1);
+                    int32_t code = byte_at(four_levels(tile + 4 * r, words, p, bits), j);
+                    if (bits < 8) code = 2 * code - ((1 << bits) - 1);
                     to[r] = (float)code * scales[r];
                 }
-    }
-}
-
-/* A w3 step: eight runs of four levels, their low two bits in two words of a row, their high ones in a third. */
-INLINE void decode_threes(const strip *s, ptrdiff_t cols, float *restrict to, ptrdiff_t stride) {
-    ptrdiff_t word = s->panel_rows * 4;
-    for (ptrdiff_t c = 0; c < cols; c++, to += stride) {
-        const uint8_t *tile = s->tiles + c / 32 * 3 * word + c % 4;
-        int p = (int)(c % 32 / 4);
-        ROWS {
-            int low = tile[p / 4 * word + 4 * r] >> 2 * (p % 4) & 3, high = tile[2 * word + 4 * r] >> p & 1;
-            to[r] = (float)(2 * (low | high << 2) - 7) * s->scales[r];
-        }
     }
 }
 
@@ -65,10 +49,10 @@ static void decode_strip(const strip *s, ptrdiff_t cols, float *restrict to, ptr
         for (ptrdiff_t c = 0; c < cols; c++) ROWS to[c * stride + r] = (float)(int8_t)s->tiles[c * rows + r] * s->scales[r];
         break;
     case W4A8:
-    case W4G128A8: decode_words(s, cols, to, stride, 2); break;
-    case W3A8: decode_threes(s, cols, to, stride); break;
-    case W2A8: decode_words(s, cols, to, stride, 4); break;
-    default: decode_words(s, cols, to, stride, 1);
+    case W4G128A8: decode_words(s, cols, to, stride, 4); break;
+    case W3A8: decode_words(s, cols, to, stride, 3); break;
+    case W2A8: decode_words(s, cols, to, stride, 2); break;
+    default: decode_words(s, cols, to, stride, 8);
     }
     if (s->rows < BLOCK)
         for (ptrdiff_t c = 0; c < cols; c++)
@@ -144,27 +128,23 @@ static void half_step_strip(float *restrict x, ptrdiff_t n, int levels, float *r
     ROWS left[r] = used[r] != 0.0f ? left[r] : 0.0f;
 }
 
-/* Runs of four columns of levels into the four bytes of a row, `parts` runs a step. */
-INLINE void store_strip(const uint32_t *restrict codes, const strip *to, const int parts) {
+/* A strip's levels into the words of its rows, as store_row. */
+INLINE void store_strip(const uint32_t *restrict codes, const strip *to, const int bits) {
     uint8_t *tile = to->tiles;
-    for (ptrdiff_t c = 0; c < to->cols_padded; c += 4 * parts, tile += to->panel_rows * 4) {
-        uint32_t words[BLOCK] = {0};
-        for (int p = 0; p < parts; p++)
-            for (int j = 0; j < 4; j++, codes += BLOCK) ROWS words[r] |= codes[r] << (8 * j + 8 / parts * p);
-        memcpy(tile, words, sizeof words);
-    }
-}
-
-INLINE void store_threes(const uint32_t *restrict codes, const strip *to) {
-    uint8_t *tile = to->tiles;
-    for (ptrdiff_t c = 0; c < to->cols_padded; c += 32) {
+    for (ptrdiff_t c = 0; c < to->cols_padded; c += 4 * PARTS(bits)) {
         uint32_t words[3][BLOCK] = {{0}};
-        for (int p = 0; p < 8; p++)
-            for (int j = 0; j < 4; j++, codes += BLOCK) ROWS {
-                    words[p / 4][r] |= (codes[r] & 3) << (8 * j + 2 * (p % 4));
-                    words[2][r] |= codes[r] >> 2 << (8 * j + p);
+        for (int p = 0; p < PARTS(bits); p++)
+            for (int j = 0; j < 4; j++, codes += BLOCK) {
+                if (bits != 3) {
+                    ROWS words[0][r] |= codes[r] << (8 * j + bits * p);
+                } else if (p < 6) {
+                    ROWS words[p / 2][r] |= codes[r] << (8 * j + 3 * (p % 2));
+                } else {
+                    ROWS words[p - 6][r] |= codes[r] >> 1 << (8 * j + 6);
+                    ROWS words[2][r] |= (codes[r] & 1) << (8 * j + p);
                 }
-        for (int i = 0; i < 3; i++, tile += to->panel_rows * 4) memcpy(tile, words[i], sizeof words[i]);
+            }
+        for (int w = 0; w < WORDS_OF(bits); w++, tile += to->panel_rows * 4) memcpy(tile, words[w], sizeof words[w]);
     }
 }
 
@@ -223,11 +203,11 @@ static int encode_strip(const strip *to, ptrdiff_t cols, float *restrict x) {
             ROWS residual[r] += left[r] * (2.0f * scales[r]);
         }
         if (levels == 4)
-            store_strip((const uint32_t *)(const void *)x, to, 4);
-        else if (levels == 8)
-            store_threes((const uint32_t *)(const void *)x, to);
-        else
             store_strip((const uint32_t *)(const void *)x, to, 2);
+        else if (levels == 8)
+            store_strip((const uint32_t *)(const void *)x, to, 3);
+        else
+            store_strip((const uint32_t *)(const void *)x, to, 4);
         break;
     default:
         if (to->kind == W8U8)

@@ -5,6 +5,34 @@
 
 enum { LANES = 32 };
 
+/* A step of w4, w3 or w2 has `parts` runs of four columns, which share a row's `words`, one byte a column of a run. */
+#define PARTS(bits) ((bits) == 3 ? 8 : 8 / (bits))
+#define WORDS_OF(bits) ((bits) == 3 ? 3 : 1)
+
+/* Levels of a step, a run in a uint32, into a row's words; layout.py says where the runs of w3 lie. */
+INLINE void join_levels(const uint32_t *runs, uint32_t *words, const int bits) {
+    if (bits == 3) {
+        for (int i = 0; i < 3; i++) words[i] = runs[2 * i] | runs[2 * i + 1] << 3;
+        for (int i = 0; i < 2; i++) {
+            words[i] |= (runs[6 + i] & 0x06060606) << 5;
+            words[2] |= (runs[6 + i] & 0x01010101) << (6 + i);
+        }
+        return;
+    }
+    words[0] = 0;
+    for (int p = 0; p < PARTS(bits); p++) words[0] |= runs[p] << bits * p;
+}
+
+/* The other way: run `p` of a row's words, which lie `stride` bytes apart. */
+INLINE uint32_t four_levels(const uint8_t *tile, ptrdiff_t stride, int p, const int bits) {
+    uint32_t word, last;
+    memcpy(&word, tile + (bits != 3 ? 0 : p < 6 ? p / 2 : p - 6) * stride, 4);
+    if (bits != 3) return word >> bits * p & 0x01010101u * ((1u << bits) - 1);
+    if (p < 6) return word >> 3 * (p % 2) & 0x07070707;
+    memcpy(&last, tile + 2 * stride, 4);
+    return (word >> 5 & 0x06060606) | (last >> p & 0x01010101);
+}
+
 /* A row's rounding errors are summed in 32 lanes, each in order, then by halves. */
 typedef struct {
     float lanes[LANES];
@@ -127,33 +155,23 @@ static void store_floats(enum kind kind, const float *weight, ptrdiff_t rows, pt
 }
 
 /* Put one row's codes into its four bytes of every step. */
+INLINE void store_row_of(const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t stride, uint8_t *tile, const int bits) {
+    uint32_t runs[8], words[3];
+    for (ptrdiff_t i = 0; i < cols_padded; i += 4 * PARTS(bits)) {
+        memcpy(runs, codes + i, 4 * PARTS(bits));
+        join_levels(runs, words, bits);
+        for (int w = 0; w < WORDS_OF(bits); w++, tile += stride) memcpy(tile, words + w, 4);
+    }
+}
+
 static void store_row(enum kind kind, const uint8_t *codes, ptrdiff_t cols_padded, ptrdiff_t stride, uint8_t *tile) {
-    uint32_t a, b, c, d;
-    if (kind == W8A8 || kind == W8A16)
-        for (ptrdiff_t i = 0; i < cols_padded; i += 4, tile += stride) memcpy(tile, codes + i, 4);
-    else if (kind == W2A8)
-        for (ptrdiff_t i = 0; i < cols_padded; i += 16, tile += stride) {
-            memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
-            memcpy(&c, codes + i + 8, 4), memcpy(&d, codes + i + 12, 4);
-            a |= b << 2 | c << 4 | d << 6;
-            memcpy(tile, &a, 4);
-        }
-    else if (kind == W3A8)
-        for (ptrdiff_t i = 0; i < cols_padded; i += 32, tile += 3 * stride) {
-            uint32_t words[3] = {0};
-            for (int p = 0; p < 8; p++) {
-                memcpy(&a, codes + i + 4 * p, 4);
-                words[p / 4] |= (a & 0x03030303) << 2 * (p % 4);
-                words[2] |= (a >> 2 & 0x01010101) << p;
-            }
-            for (int i3 = 0; i3 < 3; i3++) memcpy(tile + i3 * stride, words + i3, 4);
-        }
-    else
-        for (ptrdiff_t i = 0; i < cols_padded; i += 8, tile += stride) {
-            memcpy(&a, codes + i, 4), memcpy(&b, codes + i + 4, 4);
-            a |= b << 4;
-            memcpy(tile, &a, 4);
-        }
+    switch (kind) {
+    case W4A8:
+    case W4G128A8: store_row_of(codes, cols_padded, stride, tile, 4); break;
+    case W3A8: store_row_of(codes, cols_padded, stride, tile, 3); break;
+    case W2A8: store_row_of(codes, cols_padded, stride, tile, 2); break;
+    default: store_row_of(codes, cols_padded, stride, tile, 8);
+    }
 }
 
 /* Put 16 rows' codes into 16 neighbouring bytes of every column: a transposition, 16 columns at a time. */

@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
-#define LAYOUT_VERSION 3 /* of packed buffers, as in layout.py, which refuses kernels of another */
+#define LAYOUT_VERSION 4 /* of packed buffers, as in layout.py, which refuses kernels of another */
 enum { MAX_LAYERS = 64, MAX_BATCH = 128, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
 
 typedef struct {

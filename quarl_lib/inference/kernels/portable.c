@@ -30,12 +30,14 @@ static void w3a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int bl
     const int8_t *a = (const int8_t *)codes;
     int rows = blocks * BLOCK;
     memset(sums, 0, (size_t)rows * 4);
-    for (ptrdiff_t s = 0; s < steps; s++, a += 32, w += rows * 12)
-        for (int p = 0; p < 8; p++) {
-            const uint8_t *low = w + p / 4 * rows * 4, *high = w + rows * 8;
-            for (int r = 0; r < rows; r++, low += 4, high += 4)
-                for (int j = 0; j < 4; j++) sums[r] += ((low[j] >> 2 * (p % 4) & 3) | (high[j] >> p & 1) << 2) * a[4 * p + j];
-        }
+    for (ptrdiff_t s = 0; s < steps; s++, w += 8 * rows, a += 32)
+        for (int r = 0; r < rows; r++, w += 4)
+            for (int j = 0; j < 4; j++) {
+                int t = w[j], u = w[4 * rows + j], v = w[8 * rows + j];
+                sums[r] += (t & 7) * a[j] + (t >> 3 & 7) * a[4 + j] + (u & 7) * a[8 + j] + (u >> 3 & 7) * a[12 + j] +
+                           (v & 7) * a[16 + j] + (v >> 3 & 7) * a[20 + j] + ((t >> 5 & 6) | (v >> 6 & 1)) * a[24 + j] +
+                           ((u >> 5 & 6) | v >> 7) * a[28 + j];
+            }
 }
 
 static void w2a8(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *restrict sums) {

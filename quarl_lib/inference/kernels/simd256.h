@@ -104,35 +104,29 @@ static void w4a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, 
     BY_BLOCKS(w4a8_of)
 }
 
-/* Levels of run `p` of a w3 step from its words: two low bits, and the high one to where it counts four. */
-#define THREES(word, p) _mm256_and_si256(_mm256_srli_epi16(word, 2 * ((p) % 4)), _mm256_set1_epi8(3))
-#define FOURS(high, p)                                                                                          \
-    ((p) < 2 ? _mm256_slli_epi16(_mm256_and_si256(high, _mm256_set1_epi8((char)(1 << (p)))), (p) < 2 ? 2 - (p) : 0)    \
-             : _mm256_srli_epi16(_mm256_and_si256(high, _mm256_set1_epi8((char)(1 << (p)))), (p) < 2 ? 0 : (p)-2))
-#define LEVELS_OF_RUN(word, high, p) _mm256_or_si256(THREES(word, p), FOURS(high, p))
-
 INLINE void w3a8_of(const uint8_t *w, const uint8_t *codes, ptrdiff_t steps, int32_t *sums, const int n,
                     const int unroll) {
     (void)unroll;
+    const __m256i mask = _mm256_set1_epi8(7), top = _mm256_set1_epi8(6), low = _mm256_set1_epi8(1);
     __m256i acc[8];
     UNROLL for (int i = 0; i < n; i++) acc[i] = _mm256_setzero_si256();
-    for (ptrdiff_t s = 0; s < steps; s++, codes += 32, w += 3 * 32 * n) {
-        PREFETCH(w), PREFETCH(w + 64);
+    for (ptrdiff_t s = 0; s < steps; s++, codes += 32, w += 3 * 32 * n)
         UNROLL for (int v = 0; v < n; v++) {
-            __m256i high = LOAD(w + 32 * (2 * n + v));
-            UNROLL for (int half = 0; half < 2; half++) {
-                __m256i low = LOAD(w + 32 * (half * n + v));
-                const uint8_t *a = codes + 16 * half;
-                __m256i t0 = half ? LEVELS_OF_RUN(low, high, 4) : LEVELS_OF_RUN(low, high, 0);
-                __m256i t1 = half ? LEVELS_OF_RUN(low, high, 5) : LEVELS_OF_RUN(low, high, 1);
-                __m256i t2 = half ? LEVELS_OF_RUN(low, high, 6) : LEVELS_OF_RUN(low, high, 2);
-                __m256i t3 = half ? LEVELS_OF_RUN(low, high, 7) : LEVELS_OF_RUN(low, high, 3);
-                acc[v] = DOT_LEVELS2(acc[v], t0, four_bytes(a), t1, four_bytes(a + 4));
-                acc[v] = DOT_LEVELS2(acc[v], t2, four_bytes(a + 8), t3, four_bytes(a + 12));
+            __m256i t[3];
+            UNROLL for (int i = 0; i < 3; i++) {
+                const uint8_t *word = w + 32 * (i * n + v);
+                t[i] = LOAD(word);
+                if (v % 2 == 0) PREFETCH(word);
+                acc[v] = DOT_LEVELS2(acc[v], _mm256_and_si256(t[i], mask), four_bytes(codes + 8 * i),
+                                     _mm256_and_si256(_mm256_srli_epi16(t[i], 3), mask), four_bytes(codes + 8 * i + 4));
             }
+            __m256i seventh = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(t[0], 5), top),
+                                              _mm256_and_si256(_mm256_srli_epi16(t[2], 6), low));
+            __m256i eighth = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(t[1], 5), top),
+                                             _mm256_and_si256(_mm256_srli_epi16(t[2], 7), low));
+            acc[v] = DOT_LEVELS2(acc[v], seventh, four_bytes(codes + 24), eighth, four_bytes(codes + 28));
         }
-    }
-    UNROLL for (int v = 0; v < n; v++) _mm256_storeu_si256((void *)(sums + 8 * v), acc[v]);
+    FOLD(n, 1)
 }
 
 static void w3a8(const uint8_t *weights, const uint8_t *codes, ptrdiff_t steps, int blocks, int32_t *sums) {
