@@ -81,8 +81,10 @@ INTEGER_SUMS = {
         for (j = 0; j < n / 4; j++)
             s += (int32_t)(w[j] & 3) * codes[j] + (int32_t)((w[j] >> 2) & 3) * codes[n / 4 + j] +
                  (int32_t)((w[j] >> 4) & 3) * codes[n / 2 + j] + (int32_t)(w[j] >> 6) * codes[3 * (n / 4) + j];
-        for (w += n / 4, j = 0; j < n; j++)
-            if ((w[j % (n / 8)] >> j / (n / 8)) & 1) s += 4 * (int32_t)codes[j];
+        w += n / 4;
+        for (int k = 0; k < 8; k++)
+            for (j = 0; j < n / 8; j++)
+                if ((w[j] >> k) & 1) s += 4 * (int32_t)codes[k * (n / 8) + j];
         w += n / 8;
         s = 2 * s - 7 * total;
 """,
