@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
 from quarl_lib.actorq.config import LEARNER_QUANTIZATIONS, Config
-from quarl_lib.actorq.launch import costs, virtual
 from quarl_lib.actorq.learner import d4pg, dqn
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.envs import control, specs
@@ -109,28 +106,3 @@ def test_every_simulated_engine_can_be_learned_on(precision):
 def test_what_has_no_grid_is_refused(options, said):
     with pytest.raises(ValueError, match=said):
         Config(**options, learner_quantization="engine")
-
-
-@pytest.mark.slow
-def test_two_bits_act_on_acrobot_only_where_the_learner_knows_them(tmp_path):
-    """Argmax over Q values that lie close together: what two bits make of them decides."""
-    table = costs.load("laptop")
-    actor = {**table.actor, "packed": {**table.actor["packed"], "int2": table.actor["packed"]["int4"]}}
-    messages = table.learner["message"]
-    message = {**messages, "packed": {**messages["packed"], "int2": messages["packed"]["int4"]}}
-    table = replace(
-        table, env_step={"any": 100}, actor=actor, learner={**table.learner, "message": message}
-    )  # of this policy's size nothing was measured, which changes virtual time alone
-    returns = {}
-    for quantization in LEARNER_QUANTIZATIONS:
-        config = Config(
-            task="gym:Acrobot-v1", algorithm="dqn", precision="int2", learner_quantization=quantization, replay="local",
-            actor_steps=60_000, policy_hidden=(64, 64, 64), policy_learning_rate=1e-3, batch_size=64, publish_period=20,
-            samples_per_insert=16.0, eval_period=2000, eval_episodes=5, n_actors=2, update_period=100, min_replay=1000,
-        )  # fmt: skip
-        log = virtual.run(config, tmp_path / quantization, table.of(config))
-        played = log["evaluations"].query("policy == 'actors'")
-        by_step = played.groupby("actor_steps").episode_return.mean()
-        returns[quantization] = by_step.iloc[-5:].mean()
-    assert returns["engine"] > -150
-    assert returns["none"] < returns["engine"] - 100
