@@ -38,7 +38,7 @@ def return_panels(summary: pd.DataFrame) -> Figure:
     figure, axes = panels(len(agents))
     for ax, ((env_id, algorithm), rows) in zip(axes, agents, strict=True):
         draw_returns(rows, ax)
-        ax.set_title(f"{env_id}, {algorithm}, {rows.seeds.max()} seeds")
+        ax.set_title(f"{env_id}\n{algorithm}, {rows.seeds.max()} seeds")
     outer_labels(figure, "bits of a weight", "return, random 0 and fp32 1  (↑ better)")
     legend_above(figure, axes)
     figure.set_figwidth(max(figure.get_figwidth(), 7.5))
@@ -73,7 +73,7 @@ def cost_panels(summary: pd.DataFrame, costs: pd.DataFrame) -> Figure:
             ax.annotate(label, where, xycoords=("data", "axes fraction"), ha="center", va="bottom", size=7)
         low, high = min(0.0, cells.normalized.min()), max(1.0, cells.normalized.max())
         ax.set_ylim(low - 2 * MARGIN * (high - low), high + MARGIN * (high - low))
-        ax.set_title(f"{env_id}, {algorithm}, {cells.seeds.max()} seeds")
+        ax.set_title(f"{env_id}\n{algorithm}, {cells.seeds.max()} seeds")
     outer_labels(figure, "size of the policy [KiB]  (← better)", "return, random 0 and fp32 1  (↑ better)")
     legend_above(figure, axes)
     figure.set_figwidth(max(figure.get_figwidth(), 7.5))

@@ -96,7 +96,7 @@ def test_archives_are_the_fp32_that_is_rounded_and_tuned_beside_training_from_sc
         "Not in the figure, since fp32 does not count as solved on every seed: A2C CartPole-v1 trained here ("
     )
     first, second = figures.return_panels(summary).axes
-    assert {first.get_title(), second.get_title()} == {"CartPole-v1, A2C, 1 seeds", "Pendulum-v1, DDPG, 1 seeds"}
+    assert {first.get_title(), second.get_title()} == {"CartPole-v1\nA2C, 1 seeds", "Pendulum-v1\nDDPG, 1 seeds"}
     levels = study.weight_levels(config)
     assert set(levels.method) == {"fp32", "qat", "fine_tune"}
     assert set(levels.layer) == {1, 2, 3}  # an archive's layers and a training's have one name
@@ -119,7 +119,7 @@ def test_what_a_policy_takes_stands_beside_its_return(started):
     assert f"A2C CartPole-v1 int4 (PTQ): {costs.payload_bytes[1]} bytes" in said
     assert "No policy on the engines' grid" in sentences.against_cost(summary.assign(without_loss=False), costs)
     panels = figures.cost_panels(summary, costs).axes
-    assert [panel.get_title() for panel in panels] == ["CartPole-v1, A2C, 1 seeds", "Pendulum-v1, DDPG, 1 seeds"]
+    assert [panel.get_title() for panel in panels] == ["CartPole-v1\nA2C, 1 seeds", "Pendulum-v1\nDDPG, 1 seeds"]
     (empty,) = figures.cost_panels(summary.assign(converged=False), costs).axes
     assert empty.get_title() == "no converged policy runs on an engine at these bits"
 
@@ -151,7 +151,7 @@ def test_summary_verdict_and_figures_come_from_one_table(swept):
     (panel,) = figures.return_panels(summary).axes
     assert panel.get_title() == "no fp32 policy counts as solved on every seed"
     (panel,) = figures.return_panels(summary.assign(converged=True)).axes
-    assert panel.get_title() == "CartPole-v1, A2C, 2 seeds"
+    assert panel.get_title() == "CartPole-v1\nA2C, 2 seeds"
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["2", "4"]
     assert "without loss are 0 at 4 bits, 0 at 3 bits, 0 at 2 bits, of 1 agents" in sentences.beside_literature(summary)
     assert len(figures.weight_level_panels(study.weight_levels(config)).axes) == 1 + 2 * len(study.METHODS)
