@@ -46,7 +46,10 @@ def return_panels(summary: pd.DataFrame) -> Figure:
 
 
 def cost_panels(summary: pd.DataFrame, costs: pd.DataFrame) -> Figure:
-    """Draw normalized return over the bytes of a policy on the engines' grid, one panel per agent that converged."""
+    """Draw normalized return at each engine's precision, its bytes and microseconds below; a panel per converged agent.
+
+    From the smallest policy to fp32, evenly: a small policy's precisions differ by few bytes.
+    """
     rows = summary[summary.converged & (summary.grid == "engine") & (summary.activation_bits == 8)]
     priced = rows.merge(costs, on=["algorithm", "env_id", "weight_bits"])
     agents = list(priced.groupby(["env_id", "algorithm"], sort=False))
@@ -56,25 +59,23 @@ def cost_panels(summary: pd.DataFrame, costs: pd.DataFrame) -> Figure:
         return figure
     figure, axes = panels(len(agents))
     for ax, ((env_id, algorithm), cells) in zip(axes, agents, strict=True):
-        own = costs[(costs.env_id == env_id) & (costs.algorithm == algorithm)]
-        ax.plot(own[own.precision == "fp32"].payload_bytes, [1], "o", color=PRECISION_COLORS["fp32"], label="fp32")
+        own = costs[(costs.env_id == env_id) & (costs.algorithm == algorithm)].sort_values("payload_bytes")
+        place = {precision: index for index, precision in enumerate(own.precision)}
+        ax.plot([place["fp32"]], [1], "o", color=PRECISION_COLORS["fp32"], label="fp32")
         for index, (method, style) in enumerate(STYLES.items()):
             line = cells[cells.method == method].sort_values("payload_bytes")
             if len(line):
                 spread = bars(line.normalized, line.normalized_low, line.normalized_high)
-                shift = 2 ** (DODGE * (index - 1.5))
-                ax.errorbar(line.payload_bytes * shift, line.normalized, spread, ms=6, lw=1.2, capsize=2, **style)
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(own.payload_bytes, [f"{size / 1024:.3g}" for size in own.payload_bytes])
-        ax.minorticks_off()
-        for cost in own.itertuples():
-            label = f"{cost.precision}\n{cost.microseconds:.2g} us"
-            where = (cost.payload_bytes, 0.02)
-            ax.annotate(label, where, xycoords=("data", "axes fraction"), ha="center", va="bottom", size=7)
+                x = line.precision.map(place) + 0.12 * (index - 1.5)
+                ax.errorbar(x, line.normalized, spread, ms=6, lw=1.2, capsize=2, **style)
+        labels = [f"{c.precision}\n{c.payload_bytes / 1024:.3g} KiB\n{c.microseconds:.2g} us" for c in own.itertuples()]
+        ax.set_xticks(range(len(own)), labels, fontsize="x-small")
         low, high = min(0.0, cells.normalized.min()), max(1.0, cells.normalized.max())
-        ax.set_ylim(low - 2 * MARGIN * (high - low), high + MARGIN * (high - low))
+        ax.set_ylim(low - MARGIN * (high - low), high + MARGIN * (high - low))
         ax.set_title(f"{env_id}\n{algorithm}, {cells.seeds.max()} seeds")
-    outer_labels(figure, "size of the policy [KiB]  (← better)", "return, random 0 and fp32 1  (↑ better)")
+    outer_labels(
+        figure, "a policy on its engine: memory, and time of an action", "return, random 0 and fp32 1  (↑ better)"
+    )
     legend_above(figure, axes)
     figure.set_figwidth(max(figure.get_figwidth(), 7.5))
     return figure
