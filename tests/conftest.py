@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,14 @@ def add_study(project: Path, name: str, cell: str | None = None, *, at: int = 3)
     for preset in (project / "params").iterdir():
         shutil.copy(TEMPLATE / "params" / preset.name / "dice.yaml", preset / f"{name}.yaml")
     return path
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open() -> Iterator[None]:
+    """Close what a test drew: beyond twenty open figures matplotlib warns, in whichever test comes next."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture
