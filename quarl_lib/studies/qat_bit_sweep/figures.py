@@ -39,7 +39,7 @@ def return_panels(summary: pd.DataFrame) -> Figure:
     for ax, ((env_id, algorithm), rows) in zip(axes, agents, strict=True):
         draw_returns(rows, ax)
         ax.set_title(f"{env_id}\n{algorithm}, {rows.seeds.max()} seeds")
-    outer_labels(figure, "bits of a weight", "return, random 0 and fp32 1  (↑ better)")
+    outer_labels(figure, "bits of a weight", "return, random 0,\nfp32 1  (↑ better)")
     legend_above(figure, axes)
     figure.set_figwidth(max(figure.get_figwidth(), 7.5))
     return figure
@@ -74,7 +74,7 @@ def cost_panels(summary: pd.DataFrame, costs: pd.DataFrame) -> Figure:
         ax.set_ylim(low - MARGIN * (high - low), high + MARGIN * (high - low))
         ax.set_title(f"{env_id}\n{algorithm}, {cells.seeds.max()} seeds")
     outer_labels(
-        figure, "a policy on its engine: memory, and time of an action", "return, random 0 and fp32 1  (↑ better)"
+        figure, "a policy on its engine: memory, and time of an action", "return, random 0,\nfp32 1  (↑ better)"
     )
     legend_above(figure, axes)
     figure.set_figwidth(max(figure.get_figwidth(), 7.5))
