@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -68,7 +69,7 @@ def joined(address: str, num_cpus: int) -> Iterator[Any]:
                     "give '' to start Ray on this machine"
                 ) from error
         else:
-            os.environ.setdefault(TOKEN, secrets.token_hex())  # else Ray leaves one in the user's home
+            os.environ.setdefault(TOKEN, _token())  # else Ray leaves one in the user's home
             ray.init("local", num_cpus=num_cpus, num_gpus=0, include_dashboard=False, _temp_dir=scratch, **quiet)
         yield ray
     finally:
@@ -76,6 +77,12 @@ def joined(address: str, num_cpus: int) -> Iterator[Any]:
         if token is None:
             os.environ.pop(TOKEN, None)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@functools.cache
+def _token() -> str:
+    """Return the secret of every cluster that this process starts: Ray reads it once in a process's life."""
+    return secrets.token_hex()
 
 
 @dataclass(frozen=True)

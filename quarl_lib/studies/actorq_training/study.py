@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -203,30 +204,38 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         shutil.rmtree(folder, ignore_errors=True)  # Run All begins anew; a runner keeps what an interrupted run left
     how = f"virtual {costs.load(config.machine)}" if config.launcher == "virtual" else config.launcher
     tables = []
-    for number, training in enumerate(planned):
+    with _session(config):
+        for number, training in enumerate(planned):
 
-        def report(done: int, of: int, what: str, number: int = number, seed: int = training.seed) -> None:
-            done = PARTS_OF_A_RUN * number + int(PARTS_OF_A_RUN * done / of)
-            progress(min(done, total - 1), total, f"{what} seed {seed}")
+            def report(done: int, of: int, what: str, number: int = number, seed: int = training.seed) -> None:
+                done = PARTS_OF_A_RUN * number + int(PARTS_OF_A_RUN * done / of)
+                progress(min(done, total - 1), total, f"{what} seed {seed}")
 
-        options = training.options(config)
-        own = folder / training.name
-        table = finished.load(own, options, how)
-        if table is None:
-            logged = _launch(config, options, own, report)
-            table = training_runs.long_form(logged, options, config.thresholds[training.index], own)
-            table["clock"] = CLOCKS[config.launcher]
-            finished.save(own, options, table, how)
-        tables.append(table)
-        # Peers in between, so that what slows the machine slows both; their time is no virtual one.
-        if number % len(config.precisions) == 0 and CLOCKS[config.launcher] == "real":
-            seconds = table.loc[table.record == "emission", "wall_time_s"].max()
-            tables += peers.tables(config, options, seconds, folder, partial(report, 1, 1))
+            options = training.options(config)
+            own = folder / training.name
+            table = finished.load(own, options, how)
+            if table is None:
+                logged = _launch(config, options, own, report)
+                table = training_runs.long_form(logged, options, config.thresholds[training.index], own)
+                table["clock"] = CLOCKS[config.launcher]
+                finished.save(own, options, table, how)
+            tables.append(table)
+            # Peers in between, so that what slows the machine slows both; their time is no virtual one.
+            if number % len(config.precisions) == 0 and CLOCKS[config.launcher] == "real":
+                seconds = table.loc[table.record == "emission", "wall_time_s"].max()
+                tables += peers.tables(config, options, seconds, folder, partial(report, 1, 1))
     if config.throughput_rounds:
         progress(total - PARTS_OF_A_RUN, total, "a lone actor")
         tables.append(training_speed.measure(lone_actors(config), config.throughput_steps, config.throughput_rounds))
     progress(total, total, "trained")
     return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
+def _session(config: Config) -> contextlib.AbstractContextManager[object]:
+    """Return what all runs happen in: one session of Ray, which takes seconds to start."""
+    if config.launcher == "ray":
+        return cluster.joined(config.ray_address, config.n_actors + 1)
+    return contextlib.nullcontext()
 
 
 def _launch(config: Config, options: actorq.Config, folder: Path, report: Progress) -> dict[str, pd.DataFrame]:

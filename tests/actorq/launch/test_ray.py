@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -182,6 +184,21 @@ def test_an_address_that_is_none_and_a_cluster_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="ray_address='somewhere': give '' to start Ray"):
         run(CONFIG, tmp_path, "somewhere")
     assert not list(tmp_path.iterdir())
+
+
+STARTS = """
+from quarl_lib.actorq.launch import cluster
+for number in range(2):
+    with cluster.joined("", 1) as ray:
+        print(ray.get(ray.remote(lambda: number + 1).remote()))
+"""
+
+
+def test_ray_starts_a_second_time_in_one_process():
+    """As in a notebook's kernel; in a process of its own, since Ray keeps a token for a process's life."""
+    pytest.importorskip("ray", reason="needs the extra [ray]")
+    ran = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=180)
+    assert ran.stdout.split() == ["1", "2"], ran.stderr[-2000:]
 
 
 def test_without_ray_its_install_line_is_named(monkeypatch):
