@@ -47,6 +47,19 @@ def make(task: str, seed: int, flat: bool = True) -> dm_env.Environment:
     return ControlEnvironment(lean.trim(environment), task, flat)
 
 
+def made_anew(environment: dm_env.Environment) -> dm_env.Environment:
+    """Return what `make` returns for the task and seed of one that it made, which is used no more.
+
+    dm_control's keep their compiled model, which takes 20 times as long to make as an episode to begin.
+    """
+    if isinstance(environment, ControlEnvironment):
+        environment.begin_anew()
+        return environment
+    assert isinstance(environment, GymEnvironment)
+    environment.close()
+    return make(environment.task, environment.seed)
+
+
 def check_task(task: str) -> None:
     """Raise ValueError for a task that neither suite has, naming those near it."""
     suite, _, name = task.partition(":")
@@ -155,8 +168,9 @@ class _Float32Environment(dm_env.Environment):
 class ControlEnvironment(_Float32Environment):
     """A dm_control environment with canonical actions and one float32 vector (or a dict of float32 arrays)."""
 
-    def __init__(self, environment: dm_env.Environment, task: str, flat: bool = True) -> None:
+    def __init__(self, environment: Any, task: str, flat: bool = True) -> None:
         self._environment, self.task, self._flat = environment, task, flat
+        self._random_as_made = environment.task.random.get_state()
         self._spec: dict[str, specs.Array] = dict(environment.observation_spec())
         self.observation_names = tuple(self._spec)  # of what lies one behind the other
         self._flatten = Flattener(self._spec)
@@ -171,6 +185,10 @@ class ControlEnvironment(_Float32Environment):
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         """Take one step with an action in [-1, 1]."""
         return self._convert(self._environment.step(self.scaled(action)))
+
+    def begin_anew(self) -> None:
+        """Let the next episodes be the first ones again."""
+        self._environment.task.random.set_state(self._random_as_made)
 
     def scaled(self, action: np.ndarray) -> np.ndarray:
         """Return the suite's own actions for canonical ones, of one environment or of several [n, k]."""
@@ -211,7 +229,7 @@ class GymEnvironment(_Float32Environment):
 
     def __init__(self, name: str, seed: int) -> None:
         self.gym = gymnasium.make(registry.registered_name(name), disable_env_checker=True)
-        self.task, self._seed = f"gym:{name}", seed
+        self.task, self.seed = f"gym:{name}", seed
         self.observation_names = ("obs",)
         self._seeded = self._running = False
         space, action = self.gym.observation_space, self.gym.action_space
@@ -232,7 +250,7 @@ class GymEnvironment(_Float32Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Start an episode; the first one is seeded."""
-        observation, _ = self.gym.reset(seed=None if self._seeded else self._seed)
+        observation, _ = self.gym.reset(seed=None if self._seeded else self.seed)
         self._seeded = self._running = True
         return dm_env.restart(self._vector(observation))
 

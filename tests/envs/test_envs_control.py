@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 import unittest
 
 import dm_env
@@ -55,6 +56,31 @@ def test_vector_holds_the_dict_in_its_order():
         np.testing.assert_array_equal(left.observation, np.concatenate(parts))
         assert left.reward == right.reward
     assert any(np.ndim(part) == 0 for part in right.observation.values())  # scalars were among them
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["dm_control:cartpole:balance", "dm_control:finger:turn_hard", "dm_control:reacher:hard", "dm_control:lqr:lqr_2_1",
+     "dm_control:point_mass:hard", "dm_control:fish:swim", "dm_control:humanoid:run",
+     "dm_control:manipulator:bring_ball", "dm_control:swimmer:swimmer6", "gym:CartPole-v0", "gym:Pendulum-v1"],
+)  # fmt: skip
+def test_made_anew_is_as_made(task):
+    """What was played before leaves nothing behind: starting states, random parts of the model, warm-started forces."""
+
+    def play(environment, steps):
+        rng, spec = np.random.default_rng(1), environment.action_spec()
+        discrete = isinstance(spec, specs.DiscreteArray)
+        timesteps = [environment.reset()]
+        for step in range(steps):
+            action = rng.integers(spec.num_values) if discrete else rng.uniform(-1, 1, spec.shape).astype(np.float32)
+            timesteps.append(environment.reset() if step == steps // 2 else environment.step(action))
+        return [(one.observation.tobytes(), one.reward) for one in timesteps]
+
+    environment = control.make(task, seed=5)
+    first = play(environment, 20)
+    play(environment, 33)
+    assert play(control.made_anew(environment), 20) == first
+    assert play(control.make(task, seed=5), 20) == first
 
 
 def test_actions_are_scaled_to_the_tasks_bounds():
@@ -122,6 +148,8 @@ def test_nan_observation_names_task_and_place():
 
 def test_dm_control_is_checked_too():
     class Hurt(dm_env.Environment):
+        task = types.SimpleNamespace(random=np.random.RandomState(0))
+
         def reset(self):
             return dm_env.restart({"position": np.array([np.inf])})
 

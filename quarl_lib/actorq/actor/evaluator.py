@@ -131,6 +131,7 @@ class Player:
         self._engine = make_engine(spec, learned, config.backend, EVALUATION_SEED)
         alike = self._one_policy or config.precision == config.weights_precision == "fp32" or not config.eval_deployed
         self.quantized = None if alike else make_engine(spec, config.precision, config.backend, EVALUATION_SEED)
+        self._environment: dm_env.Environment | None = None
         self.earlier = read(link.directory, "evaluations")  # of a run that this one resumes
         before = read(link.directory, "evaluator")
         self._cpu_before = float(before.cpu_seconds.iloc[-1]) if len(before) else 0.0
@@ -148,7 +149,9 @@ class Player:
         buffer: Any = bytearray(snapshot.path.read_bytes())
         as_learned = policy == LEARNER and not self._one_policy
         engine.load(buffer if as_learned else deployed(self._spec, config, buffer), copy=True)
-        environment = control.make(config.task, EVALUATION_SEED)
+        made = self._environment
+        environment = control.made_anew(made) if made else control.make(config.task, EVALUATION_SEED)
+        self._environment = environment
         returns: list[float] = []
         for _ in range(config.eval_episodes):
             link.beat(EVALUATE)
@@ -156,7 +159,6 @@ class Player:
             if played is None:
                 return returns
             returns.append(played)
-        environment.close()
         when = {name: getattr(snapshot, name) for name in WHEN}
         names = (LEARNER, ACTORS) if self._one_policy else (policy,)
         rows = [{**when, "policy": name, "episode": i, "episode_return": value}
