@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from quarl_lib.inference import pack
 from quarl_lib.inference.backends import native
 from quarl_lib.inference.backends.reference import NumpyEngine
+from quarl_lib.inference.layout import activation_limit, layout_of
 from quarl_lib.inference.spec import Head, Layer, LayerWeights, PolicySpec, Weights
 
 
@@ -58,6 +60,17 @@ def random_weights(spec: PolicySpec, rng: np.random.Generator) -> Weights:
         observation_inverse_std=np.abs(normal(inputs)).astype(np.float64) if spec.normalize_observation else None,
         log_std=normal(spec.action_dim) / 4 if spec.head.kind == "gaussian" else None,
     )
+
+
+def with_static_inputs(spec: PolicySpec, weights: Weights, precision: str, rng: np.random.Generator) -> Weights:
+    """Give three layers in four a learned step of their input, so small that many values lie beyond the last code."""
+    layers = []
+    for one, layer in zip(weights.layers, layout_of(spec, precision).layers, strict=True):
+        limit = activation_limit(layer.kind, layer.cols_padded)
+        step = np.array([rng.uniform(0.3, 3.0) / limit], np.float32)
+        learned = rng.random() < 0.75
+        layers.append(replace(one, input_step=step, input_limit=limit) if learned else one)
+    return replace(weights, layers=tuple(layers))
 
 
 def both_engines(spec: PolicySpec, weights: Weights, precision: str, isa: str | None = None, seed: int = 0):

@@ -32,9 +32,10 @@ END = """
 """
 
 QUANTIZE = """\
-/* Turn n floats into integer codes with one scale, half to even; return 0 if one is not finite. */
-static int NAME_quantize(const float *x, int n, float limit, int16_t *codes, float *scale, int32_t *sum) {
-    float largest = 0.0f, steps = 0.0f;
+/* Turn n floats into integer codes with one scale, half to even: a step that was learned, or, if that is 0, the one of
+ * which the largest float is the last; return 0 if one is not finite. */
+static int NAME_quantize(const float *x, int n, float limit, float step, int16_t *codes, float *scale, int32_t *sum) {
+    float most = limit * step, largest = 0.0f, steps = 0.0f;
     int32_t total = 0;
     int i;
     for (i = 0; i < n; i++) {
@@ -42,14 +43,16 @@ static int NAME_quantize(const float *x, int n, float limit, int16_t *codes, flo
         if (!(a <= NAME_LARGEST)) return 0;
         if (a > largest) largest = a;
     }
-    if (largest < 7.88860905e-31f) largest = 0.0f; /* 2^-100 */
+    if (step > 0.0f) steps = 1.0f / step;
+    else if (largest < 7.88860905e-31f) largest = 0.0f; /* 2^-100 */
     else steps = limit / largest;
     for (i = 0; i < n; i++) {
-        int32_t code = (int32_t)((x[i] * steps + 12582912.0f) - 12582912.0f); /* 1.5 * 2^23 leaves no fraction */
+        float a = step > 0.0f && x[i] > most ? most : step > 0.0f && x[i] < -most ? -most : x[i];
+        int32_t code = (int32_t)((a * steps + 12582912.0f) - 12582912.0f); /* 1.5 * 2^23 leaves no fraction */
         codes[i] = (int16_t)code;
         total += code;
     }
-PAD    *scale = largest / limit;
+PAD    *scale = step > 0.0f ? step : largest / limit;
     *sum = total;
     return 1;
 }
@@ -92,12 +95,12 @@ INTEGER_SUMS = {
 
 INTEGER_LAYER = """\
 /* One layer: rows of COMMENT; for each output a scale, a residual and a bias. */
-static int NAME_layerBITS(const TYPE *w, const float *row, int columns, int outputs, float limit,
+static int NAME_layerBITS(const TYPE *w, const float *row, int columns, int outputs, float limit, float step,
                        const float *x, float *y, int16_t *codes) {
     float scale;
     int32_t total;
     int i, j, n = PADDED;
-    if (!NAME_quantize(x, columns, limit, codes, &scale, &total)) return 0;
+    if (!NAME_quantize(x, columns, limit, step, codes, &scale, &total)) return 0;
     for (i = 0; i < outputs; i++, row += 3) {
         int32_t s = 0;
 SUMS        y[i] = ((float)s * row[0] + (float)total * row[1]) * scale + row[2];

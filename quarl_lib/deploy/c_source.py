@@ -143,7 +143,8 @@ class _Writer:
             self.needs["quantize"] = c_parts.QUANTIZE.replace("PAD", pad)
             self.needs[f"layer{bits}"] = _integer_layer(bits)
             limit = activation_limit(part.kind, part.cols_padded)
-            call = f"NAME_layer{bits}(NAME_w{index}, NAME_r{index}, {sizes}, {limit}.0f, {x}, {y}, s->codes)"
+            step = float_text(self._vector(part.input_step, 1)[0])
+            call = f"NAME_layer{bits}(NAME_w{index}, NAME_r{index}, {sizes}, {limit}.0f, {step}, {x}, {y}, s->codes)"
             steps = [f"    if (!{call}) goto bad;\n"]
         else:
             if part.kind == "fp16":

@@ -52,7 +52,8 @@ class IntegerGraph:
         return x
 
     def _layer(self, index: int, layer: Layer, part: LayerLayout, data: np.ndarray, x: str) -> str:
-        codes, scale = self._quantize(x, activation_limit(part.kind, part.cols_padded))
+        step = _vector(part.input_step, data, 1)[0]
+        codes, scale = self._quantize(x, activation_limit(part.kind, part.cols_padded), step)
         matrix = tiles.decode(part, part.weights.view(data)).T  # [in, out], integers within +-127
         weight = self.constant(f"weight{index}", np.ascontiguousarray(matrix + 128).astype(np.uint8))
         if part.kind == "w8a16":
@@ -76,8 +77,14 @@ class IntegerGraph:
         names = {"identity": "", "relu": "Relu", "tanh": "Tanh", "elu": "Elu"}
         return self.node(names[layer.activation], y) if names[layer.activation] else y
 
-    def _quantize(self, x: str, limit: int) -> tuple[str, str]:
-        """Add codes, as whole floats, and the scale of each row."""
+    def _quantize(self, x: str, limit: int, step: np.float32) -> tuple[str, str]:
+        """Add codes, as whole floats, and the scale of each row, or the learned step's if that is not 0."""
+        if step:
+            most, name = np.float32(limit) * step, len(self.nodes)
+            bounds = self.constant(f"least{name}", -most), self.constant(f"most{name}", most)
+            steps = self.constant(f"steps{name}", np.float32(1) / step)
+            codes = self.node("Round", self.node("Mul", self.node("Clip", x, *bounds), steps))
+            return codes, self.constant(f"input_step{name}", step)
         largest = self.node("ReduceMax", self.node("Abs", x), axes=[-1], keepdims=1)
         zero = self.node("Less", largest, self.constant("smallest", SMALLEST))
         limits = self.constant(f"limit{limit}", np.float32(limit))

@@ -7,8 +7,15 @@ import numpy as np
 TINY = np.float32(2.0**-100)  # below this absmax a tensor counts as zero: 127 / absmax must stay finite
 
 
-def quantize_activations(x: np.ndarray, limit: int) -> tuple[np.ndarray, np.float32]:
-    """Return int32 codes in [-limit, limit] and the float32 scale: symmetric, per tensor, half to even."""
+def quantize_activations(x: np.ndarray, limit: int, step: np.float32 | None = None) -> tuple[np.ndarray, np.float32]:
+    """Return int32 codes in [-limit, limit] and the float32 scale: symmetric, per tensor, half to even.
+
+    The scale is the static `step`, if there is one, with larger values clipped; else that of the largest value.
+    """
+    if step is not None and step >= TINY:
+        with np.errstate(over="ignore"):
+            most = np.float32(limit) * step
+        return np.rint(np.clip(x, -most, most) * (np.float32(1) / step)).astype(np.int32), step
     absmax = np.abs(x).max()
     if absmax < TINY:
         return np.zeros(x.shape, np.int32), np.float32(0)

@@ -2,8 +2,8 @@
 
     header   64 bytes, then 64 bytes per layer (convolutions first); little-endian, see HEADER and RECORD
     payload  sections, each at a multiple of 64 bytes: the observation's mean and inverse std (float64), log std, then
-             per layer weights, scales, row sums, residuals, bias, LayerNorm's scale and offset; absent ones take no
-             space
+             per layer weights, scales, row sums, residuals, bias, input step, LayerNorm's scale and offset; absent
+             ones take no space
 
 A layer's rows (outputs) are padded to 16 and cut into panels of 64 (w8u8: 256); its columns (inputs) are padded to the
 kernel's step. A panel holds, column step by column step, four bytes for each of its rows, so that a kernel streams it
@@ -27,8 +27,10 @@ A row's residual, its mean rounding error, is for bias correction: a kernel adds
 so cancels the error's part that all activations share, a fifth of it behind a ReLU, at one operation a row.
 
 Activations are quantized per call, symmetric, with one scale: code = round half to even(x * (limit / absmax)), scale =
-absmax / limit. The limit is 127 (w8a8, w4a8, w3a8, w2a8), 255 for w8u8, and for w8a16 the largest that keeps int32 sums
-from overflowing. output = (sum * scale + code_sum * residual) * activation_scale + bias, in float32.
+absmax / limit. A layer whose input step is not 0 has a static one, which training learned: code = round half to even
+(clip(x, -limit * step, limit * step) * (1 / step)), scale = step. The limit is 127 (w8a8, w4a8, w3a8, w2a8), 255 for
+w8u8, and for w8a16 the largest that keeps int32 sums from overflowing. output = (sum * scale + code_sum * residual) *
+activation_scale + bias, in float32.
 
 Behind a ReLU w8a8 becomes w8u8: codes are 0..255, and the columns of those that are 0, half of them as a rule, are not
 even read. fp32 and fp16 leave them out as well.
@@ -47,7 +49,7 @@ import numpy as np
 from quarl_lib.inference.spec import ACTIVATIONS, PRECISIONS, PolicySpec
 
 MAGIC = b"QUARLPK\0"
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 PANEL, TALL_PANEL, BLOCK, GROUP, ALIGN = 64, 256, 16, 128, 64
 # magic, layout version, precision, spec fingerprint, total bytes, weights version, layers, header bytes,
 # payload checksum, header checksum (of the header with this field 0)
@@ -96,6 +98,7 @@ class LayerLayout:
     row_sums: Section | None
     residuals: Section | None
     bias: Section
+    input_step: Section | None
     norm_scale: Section | None
     norm_offset: Section | None
 
@@ -197,6 +200,7 @@ def _layer(cursor: _Cursor, kind: str, rows: int, cols: int, layer_norm: bool) -
         row_sums=cursor.take("<i4", rows_padded) if kind == "w8a8" else None,
         residuals=cursor.take("<f4", rows_padded) if quantized else None,
         bias=cursor.take("<f4", rows_padded),
+        input_step=cursor.take("<f4", BLOCK) if quantized else None,
         norm_scale=cursor.take("<f4", rows_padded) if layer_norm else None,
         norm_offset=cursor.take("<f4", rows_padded) if layer_norm else None,
     )

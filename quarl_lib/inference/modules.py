@@ -105,13 +105,16 @@ def _append(name: str, part: nn.Module, convs: list[dict], layers: list[dict], a
 
 
 def _linear_arrays(part: nn.Linear | nn.Conv2d, out: int) -> dict[str, Any]:
-    from quarl_lib.quantization.lsq import LearnedEngineStep
+    from quarl_lib.quantization.lsq import LearnedEngineInput, LearnedEngineStep
 
     bias = np.zeros(out, np.float32) if part.bias is None else _float32(part.bias)
     arrays: dict[str, Any] = {"weight": _float32(part.weight), "bias": bias}
     quantizer = getattr(part, "weight_quantizer", None)
     if isinstance(quantizer, LearnedEngineStep):
         arrays |= {"step": _float32(quantizer.step().reshape(-1)), "step_bits": quantizer.num_bits}
+    inputs = getattr(part, "input_quantizer", None)
+    if isinstance(inputs, LearnedEngineInput) and inputs.running_step.item():
+        arrays |= {"input_step": _float32(inputs.step().reshape(1)), "input_limit": inputs.limit}
     return arrays
 
 

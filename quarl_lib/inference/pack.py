@@ -49,7 +49,10 @@ def pack(
 
 
 def unpack(spec: PolicySpec, buffer: object) -> Weights:
-    """Return the weights of a packed buffer as float32, dequantized: for engines with a format of their own."""
+    """Return the weights of a packed buffer as float32, dequantized: for engines with a format of their own.
+
+    Learned steps are left out: what is packed of it again takes its own.
+    """
     data = as_bytes(buffer)
     precision = read_precision(data)
     check_buffer(spec, precision, data)
@@ -111,6 +114,8 @@ def convert(spec: PolicySpec, buffer: object, precision: str, out: object = None
             return pack(spec, unpack(spec, buffer), precision, read_version(data), out)  # which names the weight
         for name in ("bias", "norm_scale", "norm_offset"):
             _copy(getattr(before, name), getattr(after, name), data, result)
+        if after.input_step is not None:
+            after.input_step.view(result)[:] = 0  # a learned one is of the other precision
     for name in ("observation_mean", "observation_inverse_std", "log_std"):
         _copy(getattr(source, name), getattr(target, name), data, result)
     write_header(target, read_version(data), result, seal)

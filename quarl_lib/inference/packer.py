@@ -9,7 +9,7 @@ import numpy as np
 
 from quarl_lib.inference import tiles
 from quarl_lib.inference.extension import native
-from quarl_lib.inference.layout import ALIGN, BITS, KINDS, LayerLayout, Layout, Section, layout_of
+from quarl_lib.inference.layout import ALIGN, BITS, KINDS, LayerLayout, Layout, Section, activation_limit, layout_of
 from quarl_lib.inference.spec import PRECISIONS, LayerWeights, PolicySpec, Weights
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -70,11 +70,11 @@ class Packer:
         sections = (layer.weights, layer.scales, layer.row_sums, layer.residuals)
         views = [None if s is None else s.view(data) for s in sections]
         self._put(layer.bias, arrays.bias, data)
+        self._put(layer.input_step, input_step_at(layer, arrays), data)
         self._put(layer.norm_scale, arrays.norm_scale, data)
         self._put(layer.norm_offset, arrays.norm_offset, data)
         flat = matrix.reshape(layer.rows, layer.cols)
-        learned = arrays.step_bits == BITS[layer.kind] and layer.kind != "w4g128a8"
-        step = arrays.step if learned else None
+        step = arrays.step if has_step_of(layer, arrays) else None
         arguments = (KINDS.index(layer.kind), flat, layer.rows, layer.cols, layer.cols_padded, *views, step)
         return name, layer, matrix, views, arguments
 
@@ -83,6 +83,19 @@ class Packer:
             view = section.view(data)
             view[len(values) :] = 0
             self._copies.append((view[: len(values)], values))
+
+
+def has_step_of(layer: LayerLayout, arrays: LayerWeights) -> bool:
+    """Say whether the weights' steps were learned for this layer's kind of weights."""
+    return arrays.step is not None and arrays.step_bits == BITS[layer.kind] and layer.kind != "w4g128a8"
+
+
+def input_step_at(layer: LayerLayout, arrays: LayerWeights) -> np.ndarray:
+    """Return the step of the input [1], as it changes in training; 0 where none was learned for this layer's codes."""
+    own = arrays.input_limit == activation_limit(layer.kind, layer.cols_padded)
+    if arrays.input_step is None or not own or (arrays.step is not None and not has_step_of(layer, arrays)):
+        return np.zeros(1, np.float32)
+    return arrays.input_step
 
 
 def check_precision(precision: str) -> None:

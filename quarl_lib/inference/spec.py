@@ -171,7 +171,9 @@ class LayerWeights:
     """One layer's arrays, float32: weight [out, in] ([out, in, k, k] for a Conv), bias [out], LayerNorm's two [out].
 
     `step` [out] is what training learned for weights of `step_bits` bits: from code to code in each row. Other
-    precisions take steps from the weights, as without it.
+    precisions take steps from the weights, as without it. `input_step` [1] is what it learned for the layer's input,
+    whose codes go up to `input_limit` (static quantization); where a precision's do not, and without it, every
+    observation has its own.
     """
 
     weight: np.ndarray
@@ -180,6 +182,8 @@ class LayerWeights:
     norm_offset: np.ndarray | None = None
     step: np.ndarray | None = None
     step_bits: int = 0
+    input_step: np.ndarray | None = None
+    input_limit: int = 0
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class Weights:
             if finite and not np.isfinite(array).all():
                 index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
                 raise ValueError(f"{name}[{', '.join(map(str, index))}] is {array[index]}: weights must be finite")
-            if name.endswith(".step") and not (array >= SMALLEST_STEP).all():
+            if name.endswith("step") and not (array >= SMALLEST_STEP).all():
                 raise ValueError(f"{name} is {array.min()} somewhere: steps must be at least 2^-100")
 
     def named_arrays(self, spec: PolicySpec) -> list[tuple[str, np.ndarray | None, tuple[int, ...]]]:
@@ -229,6 +233,8 @@ class Weights:
                 rows.append((f"layers[{i}].norm_offset", arrays.norm_offset, (layer.out_features,)))
             if arrays.step is not None:
                 rows.append((f"layers[{i}].step", arrays.step, (layer.out_features,)))
+            if arrays.input_step is not None:
+                rows.append((f"layers[{i}].input_step", arrays.input_step, (1,)))
         if spec.head.kind == "gaussian":
             rows.append(("log_std", self.log_std, (spec.action_dim,)))
         return rows

@@ -118,3 +118,28 @@ class LearnedInputStep(LearnedStep):
         if not self.running_step.item():
             self.running_step.fill_(max(-least, largest) / high)
         return self._quantize(x, -high if least < 0 else 0, high, max(x.numel() // max(len(x), 1), 1))
+
+
+class LearnedEngineInput(LearnedInputStep):
+    """Quantize an input on a learned step of the engines' grid, whose codes go up to `limit`; `pack` takes it too."""
+
+    def __init__(self, num_bits: int, limit: int) -> None:
+        super().__init__(num_bits)
+        self.limit = limit
+
+    def step(self) -> Tensor:
+        """Return the present step, at least the smallest that engines take."""
+        return super().step().clamp(min=SMALLEST_ROW)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with at most 2 limit + 1 different values; unchanged as long as nothing was observed."""
+        largest = self.running_range.abs().max()
+        if not largest.item():
+            return x
+        if not self.running_step.item():
+            self.running_step.copy_((largest / self.limit).clamp(min=SMALLEST_ROW))
+        step = self._scaled_step(max(x.numel() // max(len(x), 1), 1), self.limit)
+        ratio = (x / step).clamp(-self.limit, self.limit)
+        most = step.detach() * self.limit
+        ratio.data.copy_((x.detach().clamp(-most, most) * step.detach().reciprocal()).round_())  # as the engines divide
+        return ratio * step

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from quarl_lib.quantization.affine import MAX_BITS, MIN_BITS
 from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight, largest_code
-from quarl_lib.quantization.lsq import LearnedEngineStep, LearnedInputStep, LearnedWeightStep
+from quarl_lib.quantization.lsq import LearnedEngineInput, LearnedEngineStep, LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import (
     FULL_PRECISION,
     ChannelRange,
@@ -44,11 +44,12 @@ class QATConfig:
 
     Grid "affine" is the paper's: zero points, per tensor (convolutions per channel), inputs on their running range.
     Grid "engine" is what the integer engines compute: symmetric per output channel, inputs on each sample's own range.
-    Method "minmax" takes ranges from the values; "lsq" learns the steps: on the engines' grid those of the weights, but
-    of the first and the last layer's.
+    Method "minmax" takes ranges from the values; "lsq" learns the steps: on the engines' grid those of the weights, and
+    with `static_inputs` those of the inputs too, but of the first and the last layer's.
 
     Raises:
-        ValueError: a bit width is not 32 or an integer from 2 to 16, or a name is unknown.
+        ValueError: a bit width is not 32 or an integer from 2 to 16, a name is unknown, or inputs are to be static
+            where no engine learns their steps.
     """
 
     weight_bits: int = 8
@@ -57,6 +58,7 @@ class QATConfig:
     edge_bits: int = 0  # weights of the first and the last layer; 0: like the others
     method: str = "minmax"
     grid: str = "affine"
+    static_inputs: bool = False
 
     def __post_init__(self) -> None:
         for name in ("weight_bits", "activation_bits", "observation_bits", "edge_bits"):
@@ -67,6 +69,11 @@ class QATConfig:
         for name, choices in (("method", METHODS), ("grid", GRIDS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(choices)}")
+        if self.static_inputs and (self.method, self.grid) != ("lsq", "engine"):
+            raise ValueError(
+                f"static_inputs=True with method={self.method!r}, grid={self.grid!r}: steps of inputs that engines "
+                "compute on are learned with method='lsq' and grid='engine'"
+            )
 
     @classmethod
     def for_engine(cls, precision: str) -> QATConfig:
@@ -103,7 +110,12 @@ class QATConfig:
         if num_bits == FULL_PRECISION:
             return FakeQuantizer()
         if self.grid == "engine":
-            return EngineInput(num_bits, largest_code(num_bits, weight, unsigned and self.weight_bits > 4))
+            limit = largest_code(num_bits, weight, unsigned and self.weight_bits > 4)
+            return (
+                LearnedEngineInput(num_bits, limit)
+                if self.static_inputs and not as_observation
+                else (EngineInput(num_bits, limit))
+            )
         return LearnedInputStep(num_bits) if self.method == "lsq" else RunningRange(num_bits)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from inference_cases import mlp, random_spec, random_weights
+from inference_cases import mlp, random_spec, random_weights, with_static_inputs
 
 from quarl_lib.deploy.c_build import CompiledPolicy, compiler
 from quarl_lib.deploy.c_source import SUPPORTED, CSource, identifier, write_c
@@ -52,7 +52,10 @@ def case(
     spec = spec or random_spec(rng, max_hidden=80, max_layers=4)
     if spec.head.kind in ("categorical", "gaussian"):
         spec = replace(spec, head=Head())
-    buffer = pack(spec, random_weights(spec, rng), precision)
+    weights = random_weights(spec, rng)
+    if seed % 2 and precision.startswith("int"):
+        weights = with_static_inputs(spec, weights, precision, rng)
+    buffer = pack(spec, weights, precision)
     engine = NumpyEngine(spec, precision)
     engine.load(buffer)
     observations = rng.standard_normal((40, spec.layers[0].in_features)) * np.exp(rng.standard_normal((40, 1)))

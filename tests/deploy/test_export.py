@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium import spaces
+from inference_cases import mlp, random_weights, with_static_inputs
 
 from quarl_lib import QuantizedPolicy, cli
 from quarl_lib.deploy import export, parity
 from quarl_lib.deploy.c_build import compiler
 from quarl_lib.deploy.source import read_source
+from quarl_lib.inference.backends.reference import NumpyEngine
+from quarl_lib.inference.pack import pack
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -72,6 +75,30 @@ def test_int8_graphs_hold_no_float_weights():
     assert max(np.prod(c.dims) for c in floats) <= 64
     assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 5
     assert [(o.domain, o.version) for o in model.opset_import] == [("", 17)]
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_int8_graphs_take_the_steps_that_inputs_learned(activation, tmp_path):
+    pytest.importorskip("onnx")
+    from quarl_lib.deploy.onnx import build_onnx
+
+    rng = np.random.default_rng(0)
+    spec = mlp([5, 40, 30, 3], activation=activation)
+    plain = random_weights(spec, rng)
+    learned = with_static_inputs(spec, plain, "int8", rng)
+    assert any(layer.input_step is not None for layer in learned.layers)
+    x = rng.standard_normal((30, 5)).astype(np.float32)
+    outputs = {}
+    for name, weights in (("plain", plain), ("learned", learned)):
+        packed = pack(spec, weights, "int8")
+        engine = NumpyEngine(spec, "int8")
+        engine.load(packed)
+        session = onnxruntime.InferenceSession(
+            build_onnx(spec, packed, "int8", (3,)).SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        (outputs[name],) = session.run(None, {session.get_inputs()[0].name: x})
+        np.testing.assert_allclose(outputs[name], engine(x), rtol=1e-5, atol=1e-4)
+    assert np.abs(outputs["plain"] - outputs["learned"]).max() > 0.1
 
 
 @pytest.mark.parametrize("to", ["onnx", "c"])

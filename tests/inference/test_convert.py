@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from inference_cases import both_engines, mlp, random_spec, random_weights
+from inference_cases import both_engines, mlp, random_spec, random_weights, with_static_inputs
 
 from quarl_lib.inference import PRECISIONS, Head, LayerWeights, Weights, extension, make_engine, pack, packed_size
 from quarl_lib.inference.pack import aligned_empty, check_buffer, convert, read_version, unpack
@@ -26,7 +26,7 @@ def test_every_pair_gives_the_bytes_of_packing_anew(seed, monkeypatch):
     spec = random_spec(rng, max_hidden=300, max_layers=4)
     weights = random_weights(spec, rng)
     for before in PRECISIONS:
-        message = pack(spec, weights, before, 7)
+        message = pack(spec, with_static_inputs(spec, weights, before, rng), before, 7)
         plain = unpack(spec, message)
         slow = without_extension(monkeypatch, lambda message=message: unpack(spec, message))
         for fast_layer, slow_layer in zip(plain.layers, slow.layers, strict=True):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from inference_cases import both_engines, bounds, mlp, random_spec, random_weights
+from inference_cases import both_engines, bounds, mlp, random_spec, random_weights, with_static_inputs
 
 from quarl_lib.inference import PRECISIONS, Head, LayerWeights, Weights, extension, make_engine, pack
 from quarl_lib.inference.backends import native as native_backend
@@ -38,7 +38,8 @@ def test_integer_paths_equal_the_reference(seed, isa):
     weights = random_weights(spec, rng)
     x = (rng.standard_normal((5, spec.layers[0].in_features)) * 3).astype(np.float32)
     for precision in INTEGER:
-        native, reference = both_engines(spec, weights, precision, isa, seed)
+        learned = with_static_inputs(spec, weights, precision, rng) if seed % 2 else weights
+        native, reference = both_engines(spec, learned, precision, isa, seed)
         assert native.isa == isa
         assert_layers_equal(native, reference, x[0])
         np.testing.assert_array_equal([native(row) for row in x], reference(x))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from inference_cases import both_engines, bounds, mlp, random_spec, random_weights
+from inference_cases import both_engines, bounds, mlp, random_spec, random_weights, with_static_inputs
 
 from quarl_lib.inference import PRECISIONS, Head, LayerWeights, Weights, extension
 from quarl_lib.inference.backends import native as native_backend
@@ -25,7 +25,8 @@ def test_every_batch_equals_the_reference(seed, isa):
     n = SIZES[-seed - 1]
     x = (rng.standard_normal((n, spec.layers[0].in_features)) * 3).astype(np.float32)
     for precision in INTEGER:
-        native, reference = both_engines(spec, weights, precision, isa, seed)
+        learned = with_static_inputs(spec, weights, precision, rng) if seed % 2 else weights
+        native, reference = both_engines(spec, learned, precision, isa, seed)
         np.testing.assert_array_equal(native(x), reference(x))
 
 

@@ -19,7 +19,7 @@ from quarl_lib.inference.modules import spec_from_module
 from quarl_lib.inference.pack import pack, unpack
 from quarl_lib.quantization import affine
 from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight
-from quarl_lib.quantization.lsq import LearnedEngineStep, LearnedInputStep, LearnedWeightStep
+from quarl_lib.quantization.lsq import LearnedEngineInput, LearnedEngineStep, LearnedInputStep, LearnedWeightStep
 from quarl_lib.quantization.observers import ChannelRange, RunningRange, TensorRange
 from quarl_lib.quantization.ptq import quantize_policy
 from quarl_lib.quantization.qat import (
@@ -102,6 +102,35 @@ def test_the_engines_activations_are_simulated_digit_for_digit(rows):
         simulated = EngineInput(num_bits, limit)(torch.from_numpy(rows)).numpy()
         expected = [codes * scale for codes, scale in (quantize_activations(row, limit) for row in rows)]
         np.testing.assert_array_equal(simulated, np.float32(expected))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 20)), elements=values),
+    st.floats(2.0**-10, 8.0, width=32),
+)
+def test_the_engines_static_inputs_are_simulated_digit_for_digit(rows, step):
+    for num_bits, limit in ((8, 127), (8, 255)):
+        quantizer = LearnedEngineInput(num_bits, limit)
+        quantizer.running_range.fill_(1.0)
+        quantizer.running_step.fill_(step)
+        expected = [
+            codes * scale for codes, scale in (quantize_activations(row, limit, np.float32(step)) for row in rows)
+        ]
+        with torch.no_grad():
+            np.testing.assert_array_equal(quantizer(torch.from_numpy(rows)).numpy(), np.float32(expected))
+
+
+def test_a_static_input_starts_at_what_was_seen_and_learns():
+    quantizer = LearnedEngineInput(8, 127)
+    x = torch.tensor([[0.5, -2.54]])
+    assert quantizer(x) is x  # nothing was seen
+    quantizer.observe(x)
+    y = quantizer(torch.tensor([[0.5, 9.0]], requires_grad=True))
+    assert quantizer.step().item() == pytest.approx(0.02)
+    np.testing.assert_allclose(y.detach(), [[0.5, 2.54]], rtol=1e-6)
+    y.sum().backward()  # the value beyond the last code wants a larger step: d y / d step = 127, by its scale
+    assert quantizer.log_gain.grad.item() == pytest.approx(0.02 * 127 / (2 * 127) ** 0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4", "int3", "int2"])
@@ -323,6 +352,7 @@ def test_bits_outside_two_to_sixteen_name_the_parameter(name, value):
 
 def test_other_wrong_settings_name_the_parameter():
     for options, said in (
+        ({"static_inputs": True, "method": "lsq"}, "static_inputs=True with method='lsq', grid='affine'.*engine"),
         ({"method": "dorefa"}, "method='dorefa'.*minmax, lsq"),
         ({"grid": "log"}, "grid='log'.*affine, engine"),
     ):

@@ -208,11 +208,16 @@ def test_plain_archives_load_without_this_package(tmp_path):
 
 
 @ALGORITHMS
-@pytest.mark.parametrize(("precision", "method"), [("int8", "minmax"), ("int4", "minmax"), ("int3", "lsq")])
+@pytest.mark.parametrize(
+    ("precision", "method"),
+    [("int8", "minmax"), ("int4", "minmax"), ("int3", "lsq"), ("int8", "static"), ("int2", "static")],
+)
 def test_the_engine_acts_as_the_simulation(algorithm, precision, method):
-    model = trained(algorithm, replace(QATConfig.for_engine(precision), method=method), delay=40)
+    options = {"method": "lsq", "static_inputs": True} if method == "static" else {"method": method}
+    model = trained(algorithm, replace(QATConfig.for_engine(precision), **options), delay=40)
     agent = trained_agent(model, RECIPES[algorithm].env_id)
     spec, weights = agent_spec(agent)
+    assert any(layer.input_step is not None for layer in weights.layers) == (method == "static")
     assert trained_precision(model) == precision
     backend = "numpy" if unsupported(spec, precision, "native") else "native"  # one arithmetic, tested elsewhere
     engine = make_engine(spec, precision, backend)

@@ -40,6 +40,7 @@ def create(spec: PolicySpec, precision: str, seed: int = 0, isa: str | None = No
     for layer, part, inputs in zip(spec.layers, layout.layers, inputs_from, strict=False):
         sections = (
             part.weights, part.scales, part.row_sums, part.residuals, part.bias, part.norm_scale, part.norm_offset,
+            part.input_step,
         )  # fmt: skip
         limit = activation_limit(part.kind, part.cols_padded)
         rows.append(

@@ -85,7 +85,7 @@ class NumpyEngine:
                 y = matrix @ x + sections["bias"]
         else:
             check_finite(x, f"layers[{index - 1}]" if index else "observation")
-            codes, scale = quantize_activations(x, self._limits[index])
+            codes, scale = quantize_activations(x, self._limits[index], sections["input_step"][0])
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 sums, y = _integer_layer(layout, matrix, sections, codes, scale)
         return codes, sums, _finish(layer, sections, y)
@@ -133,7 +133,7 @@ def _copied(section: Section | None, data: np.ndarray, length: int) -> np.ndarra
 def _sections(layer: LayerLayout, data: np.ndarray) -> dict[str, np.ndarray]:
     """Copy a layer's small sections, cut to its real rows."""
     arrays = {}
-    for name in ("scales", "residuals", "bias", "norm_scale", "norm_offset"):
+    for name in ("scales", "residuals", "bias", "input_step", "norm_scale", "norm_offset"):
         section = getattr(layer, name)
         if section is not None:
             grouped = name == "scales" and layer.kind == "w4g128a8"

@@ -29,7 +29,7 @@ static int quantize_inputs(mlp *m, const layer *l, const batch *b, int index, in
         uint8_t *codes = codes_of(m, b, ahead_of(b) + i * b->rows_each);
         uint32_t bits = m->absmax_known ? m->absmax[i] : k->absmax_bits(x, l->cols);
         if (bits > FINITE_BITS) return mlp_not_finite(x, l->cols, bad, index, i);
-        float inverse = mlp_activation_scale(bits, l->limit, m->activation_scale + i);
+        float inverse = mlp_input_factor(m, l, i, bits);
         int size = b->mode == WORDS ? 2 : 1;
         if (b->mode == HALVES) {
             m->code_sum[i] = k->quantize_halves(x, l->cols, inverse, b->stride, codes);

@@ -145,9 +145,9 @@ static PyObject *call(PyObject *callable, PyObject *const *args, size_t flags_an
 static int read_layer(engine *self, PyObject *row, layer *l) {
     static const int bits[NUM_KINDS] = KIND_BITS, step[NUM_KINDS] = KIND_STEP;
     int kind, activation;
-    if (!PyArg_ParseTuple(row, "innnniiiidnnnnnnn", &kind, &l->rows, &l->cols, &l->rows_padded, &l->cols_padded,
+    if (!PyArg_ParseTuple(row, "innnniiiidnnnnnnnn", &kind, &l->rows, &l->cols, &l->rows_padded, &l->cols_padded,
                           &activation, &l->limit, &l->sparse, &l->layer_norm, &l->eps, &l->weights, &l->scales,
-                          &l->row_sums, &l->residuals, &l->bias, &l->norm_scale, &l->norm_offset))
+                          &l->row_sums, &l->residuals, &l->bias, &l->norm_scale, &l->norm_offset, &l->input_step))
         return -1;
     l->kind = (enum kind)kind, l->activation = (enum activation)activation;
     int good = kind >= 0 && kind < NUM_KINDS && activation >= 0 && activation < NUM_ACTIVATIONS && l->rows > 0 &&
@@ -155,11 +155,12 @@ static int read_layer(engine *self, PyObject *row, layer *l) {
                l->rows_padded >= l->rows && l->cols_padded >= l->cols && l->rows_padded % BLOCK == 0 &&
                l->cols_padded % step[kind] == 0;
     ptrdiff_t groups = good && kind == W4G128A8 ? l->cols_padded / GROUP : 1;
-    ptrdiff_t ends[7] = {good ? l->weights + l->rows_padded * l->cols_padded * bits[kind] / 8 : 0,
+    ptrdiff_t ends[8] = {good ? l->weights + l->rows_padded * l->cols_padded * bits[kind] / 8 : 0,
                          l->scales + l->rows_padded * groups * 4, l->row_sums + l->rows_padded * 4,
                          l->residuals + l->rows_padded * 4, l->bias + l->rows_padded * 4,
-                         l->norm_scale + l->rows_padded * 4, l->norm_offset + l->rows_padded * 4};
-    for (int i = 0; i < 7; i++) good = good && ends[i] >= 0 && ends[i] <= self->num_bytes && ends[i] % 64 == 0;
+                         l->norm_scale + l->rows_padded * 4, l->norm_offset + l->rows_padded * 4,
+                         l->input_step + BLOCK * 4};
+    for (int i = 0; i < 8; i++) good = good && ends[i] >= 0 && ends[i] <= self->num_bytes && ends[i] % 64 == 0;
     if (!good) PyErr_SetString(PyExc_ValueError, "engine: a layer's table does not fit its buffer");
     ptrdiff_t width = (l->cols_padded > l->rows_padded ? l->cols_padded : l->rows_padded) + LIST_ROOM;
     if (good && width > self->mlp.width) self->mlp.width = width;

@@ -56,12 +56,19 @@ int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index,
     return 0;
 }
 
-float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale) {
-    float absmax;
+float mlp_input_factor(mlp *m, const layer *l, int i, uint32_t absmax_bits) {
+    float absmax, limit = (float)l->limit, step = *(const float *)(m->data + l->input_step);
     memcpy(&absmax, &absmax_bits, 4);
-    int zero = absmax < TINY;
-    *scale = zero ? 0.0f : absmax / (float)limit;
-    return zero ? 0.0f : (float)limit / absmax;
+    if (!(step >= TINY)) {
+        int zero = absmax < TINY;
+        m->activation_scale[i] = zero ? 0.0f : absmax / limit;
+        return zero ? 0.0f : limit / absmax;
+    }
+    float *x = row_of(m, m->x, i), most = limit * step;
+    if (absmax > most)
+        for (ptrdiff_t j = 0; j < l->cols; j++) x[j] = x[j] > most ? most : x[j] < -most ? -most : x[j];
+    m->activation_scale[i] = step;
+    return 1.0f / step;
 }
 
 /* Fill the codes, their scale and sum for row `i` of m->x; 0 if an input is not finite. */
@@ -70,7 +77,7 @@ static int quantize_input(mlp *m, const layer *l, int index, int i, bad_value *b
     const float *x = row_of(m, m->x, i);
     uint32_t bits = k->absmax_bits(x, l->cols);
     if (bits > FINITE_BITS) return mlp_not_finite(x, l->cols, bad, index, i);
-    float inverse = mlp_activation_scale(bits, l->limit, m->activation_scale + i);
+    float inverse = mlp_input_factor(m, l, i, bits);
     int8_t *codes = bytes_of(m, i);
     if (l->kind == W8A16) {
         m->code_sum[i] = k->quantize16(x, l->cols, inverse, (int16_t *)codes);

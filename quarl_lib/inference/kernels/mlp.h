@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 enum head { HEAD_NONE, HEAD_TANH, HEAD_CLIP, HEAD_ARGMAX, HEAD_CATEGORICAL, HEAD_GAUSSIAN }; /* order of spec.HEADS */
-#define LAYOUT_VERSION 4 /* of packed buffers, as in layout.py, which refuses kernels of another */
+#define LAYOUT_VERSION 5 /* of packed buffers, as in layout.py, which refuses kernels of another */
 enum { MAX_LAYERS = 64, MAX_BATCH = 128, ZERO_POINT = 128 /* of w8a8 bytes */, LIST_ROOM = 16 };
 
 typedef struct {
@@ -16,7 +16,7 @@ typedef struct {
     int sparse;     /* inputs come from a ReLU: those that are zero are left out where the layout allows it */
     int layer_norm;
     double eps;
-    ptrdiff_t weights, scales, row_sums, residuals, bias, norm_scale, norm_offset; /* offsets; 0 for none */
+    ptrdiff_t weights, scales, row_sums, residuals, bias, norm_scale, norm_offset, input_step; /* offsets; 0 for none */
 } layer;
 
 typedef struct {
@@ -62,8 +62,9 @@ int mlp_forward(mlp *m, int n, bad_value *bad);
 /* Run an integer layer for a batch; the same bits as mlp_layer. */
 int mlp_batch_layer(mlp *m, int index, int n, bad_value *bad);
 int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index, int row);
-/* The factor from values to codes and the scale back, from the largest value's bits. */
-float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale);
+/* The factor from row `i`'s values to codes, and into m->activation_scale the one back: the layer's static step, beyond
+ * whose last code values are clipped, or what the row's largest value gives. */
+float mlp_input_factor(mlp *m, const layer *l, int i, uint32_t absmax_bits);
 /* Run one layer from m->x to m->y (m->codes and, if not NULL, `sums` [groups, rows_padded] are left to look at). */
 int mlp_layer(mlp *m, int index, int n, int32_t *sums, bad_value *bad);
 /* Normalise the `n` rows of m->y where the layer does, and apply its activation. */
