@@ -1,7 +1,8 @@
 """Measure what the stages of actors and learner cost on this machine: a table for the virtual clock.
 
 Costs are those of a part that has a core to itself. Each call is timed alone, and calls that took three times as long
-as the quick ones are left out: other work had the core or its caches meanwhile.
+as the quick ones are left out: other work had the core or its caches meanwhile. But those that wait for a server take
+long by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quarl_lib import results
 from quarl_lib.actorq.bench.setups import DESIGNS, Setup
 from quarl_lib.actorq.config import Config
 from quarl_lib.actorq.launch import program
-from quarl_lib.actorq.launch.costs import OF_A_MESSAGE, OF_AN_ACTOR, OF_THE_LEARNER, SECTIONS
+from quarl_lib.actorq.launch.costs import BEHIND, OF_A_MESSAGE, OF_AN_ACTOR, OF_THE_LEARNER, SECTIONS
 from quarl_lib.actorq.link import Link
 from quarl_lib.actorq.timing import StageTimer
 from quarl_lib.envs import control, specs
@@ -30,16 +31,17 @@ PERIOD = 30  # steps between two pulls while actors are timed
 UPDATES = 60
 UNDISTURBED = 3.0  # times as long as a quick call: as much as calls differ by themselves
 QUICK = 0.1  # of the calls are as quick or quicker
-KEPT = 8  # quantiles in a list
+KEPT = 8  # values in a list
 
 
 class Laps(StageTimer):
     """A timer that keeps every lap."""
 
-    __slots__ = ("laps",)
+    __slots__ = ("laps", "waiting")
 
     def __init__(self) -> None:
         self.laps: defaultdict[str, list[float]] = defaultdict(list)
+        self.waiting: set[str] = set()  # stages of which some calls wait for a server
         super().__init__()
 
     def lap(self, stage: str, num_bytes: int = 0) -> float:
@@ -47,6 +49,10 @@ class Laps(StageTimer):
         elapsed = super().lap(stage, num_bytes)
         self.laps[stage].append(elapsed)
         return elapsed
+
+    def cost(self, stage: str) -> list[float]:
+        """Return the values of a stage in a table of costs."""
+        return undisturbed(self.laps[stage], stage in self.waiting)
 
 
 def algorithm_of(task: str) -> str:
@@ -58,7 +64,7 @@ def measure(
     machine: str, tasks: Sequence[str], hidden: Sequence[int], precisions: Sequence[str], config: Config,
     designs: Sequence[str] = DESIGNS, steps: int = 300, progress: results.Progress = results.no_progress,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the table as plain values: quantiles of what a call took.
+    """Return the table as plain values: what a call took, each eighth of the calls by its mean.
 
     Args:
         machine: what the table says of where it was measured.
@@ -78,16 +84,16 @@ def measure(
     env_step: dict[str, Any] = {}
     for number, setup in enumerate(setups):
         progress(number, len(setups) + 1, f"{setup.design} {setup.precision} on {setup.task}")
-        laps = _actor(setup, steps)
+        timer, behind = _actor(setup, steps)
         if setup.task not in env_step:
-            env_step[setup.task] = undisturbed(laps["env_step"])
+            env_step[setup.task] = timer.cost("env_step")
         if setup.task == tasks[0]:
-            stages = {name: undisturbed(laps[name]) for name in OF_AN_ACTOR}
-            actor.setdefault(setup.design, {})[setup.precision] = stages
-            paid = {name: undisturbed(laps[name]) for name in OF_A_MESSAGE}
+            stages: dict[str, Any] = {name: timer.cost(name) for name in OF_AN_ACTOR}
+            actor.setdefault(setup.design, {})[setup.precision] = {**stages, BEHIND["observe"]: behind}
+            paid = {name: timer.cost(name) for name in OF_A_MESSAGE}
             messages.setdefault(setup.design, {})[setup.precision] = paid
     progress(len(setups), len(setups) + 1, "the learner")
-    learner = _learner(config)
+    learner, behind = _learner(config)
     progress(len(setups) + 1, len(setups) + 1, "measured")
     return {
         "machine": machine,
@@ -96,21 +102,47 @@ def measure(
         f"critic {'x'.join(map(str, config.critic_hidden))}, batch {config.batch_size}",
         "env_step": env_step,
         "actor": actor,
-        "learner": {**{name: undisturbed(learner[name]) for name in OF_THE_LEARNER}, "message": messages},
+        "learner": {
+            **{name: learner.cost(name) for name in OF_THE_LEARNER},
+            BEHIND["sample"]: behind,
+            "message": messages,
+        },
     }
 
 
-def undisturbed(seconds: Sequence[float]) -> list[float]:
-    """Return quantiles in microseconds of the calls that nothing interrupted; [0.0] where there were none."""
+def undisturbed(seconds: Sequence[float], waiting: bool = False) -> list[float]:
+    """Return microseconds of the calls that nothing interrupted, the mean of each eighth; [0.0] where there were none.
+
+    So they keep the mean of all, in which a few long ones may be most. `waiting`: some calls are of another kind,
+    longer by themselves; of them, too, those count that nothing interrupted.
+    """
     values = np.sort(np.asarray(seconds)) * 1e6
     if not values.size:
         return [0.0]
     kept = values[values <= UNDISTURBED * np.quantile(values, QUICK)]
-    return [round(float(us), 2) for us in np.quantile(kept, (np.arange(KEPT) + 0.5) / KEPT)]
+    longer = values[len(kept) :]
+    if waiting and longer.size:
+        kept = np.concatenate([kept, longer[longer <= UNDISTURBED * np.median(longer)]])
+    return [round(float(part.mean()), 2) for part in np.array_split(kept, min(KEPT, len(kept)))]
 
 
-def _actor(setup: Setup, steps: int) -> dict[str, list[float]]:
-    """Run one actor beside a learner that only publishes, in this process, and return every lap of both."""
+class _Behind:
+    """Measures the CPU time of this process's other threads."""
+
+    def __init__(self) -> None:
+        self._began_at = self._now()
+
+    def us_each(self, calls: int) -> float:
+        """Return the microseconds since the start, for each of so many calls."""
+        return round(1e6 * max(self._now() - self._began_at, 0.0) / max(calls, 1), 2)
+
+    def _now(self) -> float:
+        return time.process_time() - time.thread_time()
+
+
+def _actor(setup: Setup, steps: int) -> tuple[Laps, float]:
+    """Run one actor beside a learner that only publishes, in this process; return every lap of both, and what other
+    threads took for a step in microseconds."""
     from quarl_lib.actorq.actor.loop import run_episode
     from quarl_lib.actorq.replay.choice import make_adder, open_replay
 
@@ -125,6 +157,7 @@ def _actor(setup: Setup, steps: int) -> dict[str, list[float]]:
         replay = open_replay(config, link, spec)
         if replay.address:
             link.set_address(replay.address)
+            timer.waiting.add("observe")  # every flush_period steps
         adder = make_adder(config, link, spec, 0)
         select_action, publish, pull = _sides(setup, config, link, timer)
         publish()
@@ -140,12 +173,14 @@ def _actor(setup: Setup, steps: int) -> dict[str, list[float]]:
                 pull(timer)
             return taken < steps
 
+        behind = _Behind()
         timer.start()
         while taken < steps:
             run_episode(environment, select_action, adder, timer, after_step)
         adder.flush()  # type: ignore[attr-defined]
+        of_others = behind.us_each(taken)
         replay.stop()
-    return timer.laps
+    return timer, of_others
 
 
 def _sides(setup: Setup, config: Config, link: Link, timer: Laps) -> tuple[Any, Callable[[], None], Any]:
@@ -197,8 +232,9 @@ def _exploration_spec(config: Config) -> Any:
     return specs.make_environment_spec(control.make(config.task, 0))
 
 
-def _learner(config: Config) -> dict[str, list[float]]:
-    """Return every lap of batches and updates, one after the other as in the learner's loop."""
+def _learner(config: Config) -> tuple[Laps, float]:
+    """Return every lap of batches and updates, one after the other as in the learner's loop, and what other threads
+    took for a batch in microseconds."""
     import torch
 
     from quarl_lib.actorq.learner import loop
@@ -217,7 +253,7 @@ def _learner(config: Config) -> dict[str, list[float]]:
         if replay.address:
             link.set_address(replay.address)
         _fill(make_adder(config, link, spec, 0), environment, config)
-        algorithm = loop.ALGORITHMS[config.algorithm]
+        algorithm, behind = loop.ALGORITHMS[config.algorithm], _Behind()
         state = algorithm.init(config, spec, torch.device("cpu"))
         end = time.monotonic() + 60.0
         batches = replay.batches(lambda: time.monotonic() > end)
@@ -227,10 +263,12 @@ def _learner(config: Config) -> dict[str, list[float]]:
             timer.lap("learner_step")
             if number == 9:
                 timer.laps.clear()  # those warmed up
+                behind = _Behind()
+        of_others = behind.us_each(UPDATES)
         batches.close()
         replay.stop()
     torch.set_num_threads(threads)
-    return timer.laps
+    return timer, of_others
 
 
 def _fill(adder: Any, environment: Any, config: Config) -> None:

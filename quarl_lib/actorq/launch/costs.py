@@ -18,6 +18,8 @@ SECTIONS = ("env_step", "actor", "learner")
 OF_AN_ACTOR = ("select_action", "observe", "pull", "deserialize", "load_weights")
 OF_THE_LEARNER = ("sample", "learner_step")
 OF_A_MESSAGE = ("quantize", "broadcast")
+# CPU time of other threads for a stage: a server's, its client's; it delays nobody who has a core of its own.
+BEHIND = {"observe": "behind_observe", "sample": "behind_sample"}
 Cost = Callable[[np.random.Generator, int], float]
 
 
@@ -27,8 +29,8 @@ class CostTable:
 
     machine: whose costs they are. source: of each section, where from (SOURCES). policy: of which networks.
     env_step: by task; "any" stands for those that are not named.
-    actor: by design, then by precision, the stages of an actor.
-    learner: its stages, and under "message" by design and precision what a publication takes.
+    actor: by design, then by precision, the stages of an actor, and `behind_observe`, other threads' CPU time for one.
+    learner: its stages, `behind_sample`, and under "message" by design and precision what a publication takes.
     gigabytes_per_s: what a network adds to a pull for the bytes of new weights; 0: nothing, they are shared memory.
 
     Raises:
@@ -74,6 +76,8 @@ class CostTable:
         values |= {stage: _found(actor, stage, f"actor, {design}, {config.precision}") for stage in OF_AN_ACTOR}
         learner = {**self.learner, "sample": 0.0, "learner_step": 1000.0 * learner_ms} if learner_ms else self.learner
         values |= {stage: _found(learner, stage, "learner") for stage in OF_THE_LEARNER}
+        for stage, section in (("behind_observe", actor), ("behind_sample", learner)):
+            values[stage] = section.get(stage, 0.0)
         messages = _found(_found(learner, "message", "learner"), design, "learner, message")
         message = _found(messages, config.weights_precision, f"learner, message, {design}")
         values |= {stage: _found(message, stage, "learner, message") for stage in OF_A_MESSAGE}

@@ -22,7 +22,7 @@ import pandas as pd
 
 from quarl_lib import results
 from quarl_lib.actorq.config import Config
-from quarl_lib.actorq.launch.costs import Cost
+from quarl_lib.actorq.launch.costs import BEHIND, Cost
 from quarl_lib.actorq.launch.local import TABLES
 from quarl_lib.actorq.launch.program import Part, build
 from quarl_lib.actorq.link import Link, Stopped, read
@@ -35,7 +35,7 @@ LONGEST_PAUSE_S = 0.002  # a look costs no time here, and what is seen late woul
 
 def run(
     config: Config, directory: Path, costs: Mapping[str, Cost], progress: results.Progress = results.no_progress,
-    evaluated: bool = True,
+    evaluated: bool = True, cores: int = 0,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
     """Run an ActorQ program to its end in virtual time and return its tables, as `launch.local.run` does.
 
@@ -45,12 +45,13 @@ def run(
     Args:
         costs: seconds of every stage, drawn by a generator that is passed in; the second argument is the bytes of
             weights that the stage moves.
+        cores: that all parts share, a stage a core; 0: each part has its own.
     """
     import torch
 
     config = config.replace(replay="local", checkpoint_every=0, resume=False)
     threads = torch.get_num_threads()
-    clock = Clock(costs, config.seed)
+    clock = Clock(costs, config.seed, cores)
     program = build(config, Path(directory), evaluated=evaluated, make_link=partial(VirtualLink, clock=clock))
     link, total = program.link, config.actor_steps
 
@@ -98,8 +99,9 @@ class Coroutine:
 class Clock:
     """Lets the parts go on in the order of their clocks."""
 
-    def __init__(self, costs: Mapping[str, Cost], seed: int) -> None:
+    def __init__(self, costs: Mapping[str, Cost], seed: int, cores: int = 0) -> None:
         self.costs, self.seed = costs, seed
+        self._cores_free_at = [0.0] * cores
         self._tasks: list[Coroutine] = []
         self._running: Coroutine | None = None
         self._queue: list[tuple[float, int, Coroutine]] = []
@@ -162,10 +164,22 @@ class Clock:
         task.looks_again = False
         cost = self.costs[stage](rng, num_bytes)
         task.worked += cost
+        waited = self._take_core(task.time, cost)
+        behind = self.costs.get(BEHIND.get(stage, ""))
+        if behind is not None and self._cores_free_at:
+            self._take_core(task.time + waited + cost, behind(rng, 0))
         if self._waiting and stage in ("observe", "sample"):
-            self._wake(1, task.time + cost)
-        self.spend(cost)
+            self._wake(1, task.time + waited + cost)
+        self.spend(waited + cost)
         return cost
+
+    def _take_core(self, now: float, seconds: float) -> float:
+        """Take the core that is free first and return the wait for it; parts come in the order of their clocks."""
+        if not self._cores_free_at:
+            return 0.0
+        begin = max(now, self._cores_free_at[0])
+        heapq.heapreplace(self._cores_free_at, begin + seconds)
+        return begin - now
 
     def wait_for_replay(self) -> None:
         """Stop the running part until the replay's other side has gone on."""

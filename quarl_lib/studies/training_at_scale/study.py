@@ -64,6 +64,7 @@ class Config:
     validation_replays: list[str] = field(default_factory=lambda: ["local"])
     validation_samples_per_insert: list[float] = field(default_factory=lambda: [16.0])
     validation_steps: int = 2000
+    validation_rounds: int = 1
     cpu_watts: float = 100.0
     ram_watts: float = 10.0
     carbon_grams_per_kwh: float = 475.0
@@ -101,6 +102,8 @@ class Config:
                 f"border_steps={self.border_steps}, validation_steps={self.validation_steps}: give at least four "
                 f"batches ({4 * self.batch_size}), and at least 0 (0: nothing is validated)"
             )
+        if self.validation_rounds < 1:
+            raise ValueError(f"validation_rounds={self.validation_rounds}: give at least 1")
         if not set(self.validation_replays) <= {"local", "reverb"}:
             raise ValueError(f"validation_replays={self.validation_replays}: choose of local, reverb")
         for cell in [*trained_cells(self), *border_cells(self)]:

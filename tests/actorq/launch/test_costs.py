@@ -34,6 +34,13 @@ def test_values_are_microseconds_and_lists_are_drawn_from():
     assert assumed["quantize"](RNG, 0) == pytest.approx(1e-3)
 
 
+def test_what_other_threads_take_is_nothing_unless_the_table_says_so():
+    assert CostTable(**TABLE).of(CONFIG)["behind_observe"](RNG, 0) == 0
+    actor = {"packed": {"int8": {**STAGES, "behind_observe": 40}}}
+    of = CostTable(**{**TABLE, "actor": actor, "learner": {**TABLE["learner"], "behind_sample": 900}}).of(CONFIG)
+    assert (of["behind_observe"](RNG, 0), of["behind_sample"](RNG, 0)) == (pytest.approx(40e-6), pytest.approx(900e-6))
+
+
 def test_the_authors_recipe_pays_for_a_message_at_every_pull():
     of = CostTable(**TABLE).of(CONFIG, "authors")
     assert of["select_action"](RNG, 0) == pytest.approx(700e-6)

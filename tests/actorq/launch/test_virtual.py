@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from quarl_lib.actorq.config import Config
@@ -49,6 +50,27 @@ def test_the_earliest_part_goes_next(tmp_path):
     parts = [recorder.part(clock, "a", [3, 3]), recorder.part(clock, "b", [1, 1, 3]), recorder.part(clock, "c", [4])]
     clock.run(parts, link)
     assert recorder.seen == [("b", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5), ("a", 6)]
+
+
+def test_parts_share_cores_first_come_first_served(tmp_path):
+    """A stage takes a core; what it leaves behind takes one, too, but nobody waits for its end."""
+    seen: list[tuple[str, float]] = []
+    table = fixed(env_step=4 / US, observe=1 / US, behind_observe=5 / US, sample=2 / US)
+    clock = virtual.Clock(table, 0, cores=2)
+
+    def part(name: str, stages: list[str]) -> Part:
+        def work() -> None:
+            for stage in stages:
+                clock.book(stage, 0, np.random.default_rng(0))
+                seen.append((name, clock.time()))
+
+        return Part(name, work, ())
+
+    link = virtual.VirtualLink(tmp_path, 1, None, clock)
+    clock.run([part("a", ["env_step", "sample"]), part("b", ["observe", "sample"]), part("c", ["sample"])], link)
+    # a has one core to 4, b the other to 1 and its server to 6; c gets the first at 4, then b and a one each at 6
+    assert [(name, round(now, 9)) for name, now in seen] == [("b", 1), ("a", 4), ("c", 6), ("a", 8), ("b", 8)]
+    assert clock.worked() == pytest.approx(4 + 2 + 1 + 2 + 2)
 
 
 def test_an_actor_that_waits_for_nobody_takes_what_its_stages_cost(tmp_path):

@@ -115,6 +115,7 @@ def test_words_and_figures_take_what_the_study_gives(table, validation):
         ({"machine": "nowhere"}, "machine='nowhere'"),
         ({"learner_ms": [0.0]}, "above 0"),
         ({"validation_replays": ["disk"]}, "local, reverb"),
+        ({"validation_rounds": 0}, "validation_rounds=0"),
     ],
 )
 def test_bad_values_are_refused(changed, text):
