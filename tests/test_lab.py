@@ -38,15 +38,16 @@ def lab(project, tmp_path):
     with (tmp_path / "lab.log").open("wb") as log:
         server = subprocess.Popen(call, cwd=project, env=environment, stdout=log, stderr=log)
     try:
-        found: list[Path] = []
+        found: list[str] = []
 
         def up() -> bool:
-            found[:] = list((tmp_path / "runtime").glob("jpserver-*.json"))
+            texts = (path.read_text() for path in (tmp_path / "runtime").glob("jpserver-*.json"))
+            found[:] = [text for text in texts if text.rstrip().endswith("}")]  # the server may still be writing it
             return bool(found) or server.poll() is not None
 
         assert processes.wait_until(up, 180.0), (tmp_path / "lab.log").read_text()
         assert server.poll() is None, (tmp_path / "lab.log").read_text()
-        yield json.loads(found[0].read_text())["url"]
+        yield json.loads(found[0])["url"]
     finally:
         children = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
         server.terminate()

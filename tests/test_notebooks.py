@@ -41,6 +41,8 @@ def test_the_explorer_is_no_study_and_is_stripped_and_short():
     assert "explore" not in STUDIES
     TestNotebook().test_is_valid_and_stripped(EXPLORE)
     TestNotebook().test_cells_are_short_and_define_nothing(EXPLORE)
+    (cell,) = (cell for cell in code_cells(EXPLORE) if tagged(cell, "parameters"))
+    assert source(cell).startswith('outputs: str = ""')
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
