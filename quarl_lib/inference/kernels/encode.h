@@ -124,6 +124,17 @@ static float quantize_by_step(const float *x, ptrdiff_t n, float step, int level
     return levels ? step * 0.5f : step;
 }
 
+/* A row as its codes stand for it, its mean rounding error added back: the weights that a product meets. */
+static void round_weights(const float *row, ptrdiff_t n, int levels, uint8_t *codes, float *restrict to) {
+    int32_t sum;
+    float left, scale = levels ? quantize_half_steps(row, n, levels, codes, &left) : quantize_row(row, n, codes, &left, &sum);
+    float residual = left * (levels ? 2.0f * scale : scale) / (float)n;
+    if (levels)
+        for (ptrdiff_t i = 0; i < n; i++) to[i] = (float)(2 * codes[i] - levels + 1) * scale + residual;
+    else
+        for (ptrdiff_t i = 0; i < n; i++) to[i] = (float)(int8_t)codes[i] * scale + residual;
+}
+
 static uint16_t to_half(float value) { /* round half to even, subnormals included; |value| < 65520 */
     uint32_t bits, sign;
     memcpy(&bits, &value, 4);

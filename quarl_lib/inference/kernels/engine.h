@@ -27,9 +27,11 @@ extern PyTypeObject engine_type;
 uint64_t checksum_of(const kernels *k, const uint8_t *data, ptrdiff_t num_bytes);
 int engine_idle(engine *self); /* 0 and a RuntimeError while another thread is inside the engine */
 PyObject *engine_refuse(const bad_value *bad, int batched); /* raise ValueError that names the place */
-extern const char engine_load_doc[], engine_layer_doc[], convert_doc[];
+extern const char engine_load_doc[], engine_layer_doc[], convert_doc[], round_inputs_doc[], round_weights_doc[];
 const kernels *module_kernels(void); /* for work outside an engine */
 PyObject *convert(PyObject *module, PyObject *args);
+PyObject *round_inputs(PyObject *module, PyObject *args);
+PyObject *round_weights(PyObject *module, PyObject *args);
 PyObject *engine_layer(engine *self, PyObject *args);
 PyObject *engine_load(engine *self, PyObject *args, PyObject *kwargs);
 

@@ -48,6 +48,10 @@ static int32_t quantize16(const float *x, ptrdiff_t n, float inverse, int16_t *c
     return sum;
 }
 
+static void round_input(float *x, ptrdiff_t n, float inverse, float scale) {
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = round_even(x[i] * inverse) * scale;
+}
+
 /* Fill a list up to a multiple of 8 with column 0 times 0. */
 #define FILL_UP(count, columns, values)                                                                        \
     for (; (count) % 8; (count)++) (columns)[count] = 0, (values)[count] = 0
@@ -213,4 +217,5 @@ static void checksum(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]) {
      .w8u8 = w8u8, .list_codes = list_codes, .list_floats = list_floats, .fp32 = fp32, .fp16 = fp16, .absmax_bits = absmax_bits, .quantize8 = quantize8, .quantize16 = quantize16,    \
      .scale_sums = scale_sums, .add_group = add_group, .scale_total = scale_total, .layer_norm = layer_norm,      \
      .activate = activate, .normalize = normalize, .encode_panel = encode_panel, .decode_strip = decode_strip, .encode_strip = encode_strip, .checksum = checksum,            \
+     .round_input = round_input, .round_weights = round_weights, \
      .read = read_lines}

@@ -114,6 +114,10 @@ typedef struct {
      * them up: 0 where one does not fit. */
     void (*decode_strip)(const strip *from, ptrdiff_t cols, float *to, ptrdiff_t stride);
     int (*encode_strip)(const strip *to, ptrdiff_t cols, float *floats);
+    /* In place: x = scale * (x * inverse rounded half to even). */
+    void (*round_input)(float *x, ptrdiff_t n, float inverse, float scale);
+    /* A row of weights as an engine's codes, scale and residual stand for; scratch holds n + 32 bytes, 0 levels: w8. */
+    void (*round_weights)(const float *row, ptrdiff_t n, int levels, uint8_t *scratch, float *to);
     void (*checksum)(const uint8_t *data, ptrdiff_t lines, uint64_t sums[16]);
     /* Multiply and add integers, or floats, for a while; return how many products that were. NULL without vectors. */
     ptrdiff_t (*peak[2])(ptrdiff_t repeats);

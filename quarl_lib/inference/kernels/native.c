@@ -167,6 +167,8 @@ static PyObject *isa(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {{"encode", encode, METH_VARARGS, encode_doc},
                                 {"convert", convert, METH_VARARGS, convert_doc},
+                                {"round_inputs", round_inputs, METH_VARARGS, round_inputs_doc},
+                                {"round_weights", round_weights, METH_VARARGS, round_weights_doc},
                                 {"checksum", checksum, METH_O, checksum_doc},
                                 {"read_seconds", read_seconds, METH_VARARGS, read_doc},
                                 {"products_per_second", products_per_second, METH_VARARGS, peak_doc},

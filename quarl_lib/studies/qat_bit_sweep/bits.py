@@ -54,10 +54,10 @@ class Bits:
         return "/".join(map(str, parts[:3] if self.edge == self.weight else parts))
 
     def config(self, method: str) -> QATConfig:
-        """Return the quantization of a method."""
+        """Return the quantization of a method: steps are learned where its name ends in "lsq"."""
         return QATConfig(
             self.weight, self.activation, self.observation, self.edge,
-            method="lsq" if method == "lsq" else "minmax", grid=self.grid,
+            method="lsq" if method.endswith("lsq") else "minmax", grid=self.grid,
         )  # fmt: skip
 
 

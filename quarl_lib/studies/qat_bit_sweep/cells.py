@@ -26,6 +26,7 @@ from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.sb3.train import PACKAGES, make_model, make_training_env, save
 from quarl_lib.sb3.tuning import fine_tune
 from quarl_lib.studies.qat_bit_sweep.bits import FP32, Bits
+from quarl_lib.studies.qat_bit_sweep.summary import TUNED
 from quarl_lib.studies.qat_bit_sweep.variants import vary_model, vary_recipe
 
 EVALUATION_SEED = 1_000_000  # far from any seed used in training
@@ -40,8 +41,8 @@ SOURCES = ("quantization", "sb3", "envs/gym.py", "studies/qat_bit_sweep/cells.py
 class QATCell:
     """One policy of the sweep: what it is made from, how, and how long it is looked at.
 
-    Methods: "fp32" trains by the recipe, or is the archive `start`; "ptq" rounds that one, "fine_tune" trains it on,
-    and "random" plays its environment without it; every other one trains from scratch.
+    Methods: "fp32" trains by the recipe, or is the archive `start`; "ptq" rounds that one, those of `TUNED` train it
+    on, and "random" plays its environment without it; every other one trains from scratch.
     """
 
     algorithm: str
@@ -55,7 +56,7 @@ class QATCell:
     episodes: int
     calibration_steps: int
     start: AgentFile | None
-    fp32_steps: int  # of the training that "ptq" and "fine_tune" start from; 0 for an archive
+    fp32_steps: int  # of the training that "ptq" and fine-tuning start from; 0 for an archive
     cells_dir: Path
     sources: str  # `digest_of_sources()` when the sweep began
     versions: str  # `versions_of_libraries()` then
@@ -160,7 +161,7 @@ def _policy(cell: QATCell) -> tuple[Agent, float]:
     """Return a cell's agent and the seconds of the processor that its training took."""
     if cell.method == "ptq":
         return _rounded(cell), float("nan")
-    if cell.method == "fine_tune":
+    if cell.method in TUNED:
         return _tuned(cell)
     if cell.method == "random" or (cell.method == "fp32" and cell.start is not None):
         return load_agent(cell.archive), float("nan")

@@ -16,6 +16,7 @@ from quarl_lib.studies.common.theme import CYCLE, PRECISION_COLORS, axes_or_new,
 STYLES: dict[str, dict[str, Any]] = {
     "ptq": {"color": CYCLE[1], "marker": "s", "label": "PTQ"},
     "fine_tune": {"color": CYCLE[2], "marker": "^", "label": "fine-tuned"},
+    "fine_tune_lsq": {"color": CYCLE[4], "marker": "v", "label": "fine-tuned, learned steps"},
     "qat": {"color": CYCLE[0], "marker": "o", "label": "QAT from scratch"},
     "lsq": {"color": CYCLE[3], "marker": "D", "label": "QAT from scratch, learned steps"},
 }

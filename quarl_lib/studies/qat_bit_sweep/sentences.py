@@ -9,11 +9,12 @@ import pandas as pd
 from quarl_lib.sb3.recipes import recipe_for
 from quarl_lib.sb3.tuning import TRIALS
 from quarl_lib.studies.common.intervals import brackets
-from quarl_lib.studies.qat_bit_sweep.summary import AGENT, BITS, METHODS, SCRATCH, TWIN
+from quarl_lib.studies.qat_bit_sweep.summary import AGENT, BITS, METHODS, SCRATCH, TUNED, TWIN
 
 PAPER_FEWEST_BITS = "5 to 6"  # appendix A, over all of its environments
 NAMES = {
-    "ptq": "PTQ", "fine_tune": "fine-tuned", "qat": "QAT from scratch", "lsq": "QAT from scratch with learned steps",
+    "ptq": "PTQ", "fine_tune": "fine-tuned", "fine_tune_lsq": "fine-tuned with learned steps",
+    "qat": "QAT from scratch", "lsq": "QAT from scratch with learned steps",
 }  # fmt: skip
 ALL_BITS = [name for name in BITS if name.endswith("_bits")]
 
@@ -185,7 +186,7 @@ def weights_kept(summary: pd.DataFrame) -> str:
         said.append(f"Trained from scratch, measured are the last weights, not the best, for {', '.join(last)}.")
     if best:
         said.append(f"Those that did best in trials of their own, fp32 and QAT alike, for {', '.join(best)}.")
-    if (summary.method == "fine_tune").any():
+    if summary.method.isin(TUNED).any():
         said.append(f"Fine-tuned: the best of {TRIALS + 1} trials of their own, the first of rounding alone.")
     return " ".join(said)
 

@@ -27,7 +27,7 @@ from quarl_lib.studies.qat_bit_sweep.cells import (
     read_levels,
     versions_of_libraries,
 )
-from quarl_lib.studies.qat_bit_sweep.summary import METHODS, SCRATCH, TWIN
+from quarl_lib.studies.qat_bit_sweep.summary import METHODS, SCRATCH, TUNED, TWIN
 from quarl_lib.studies.qat_bit_sweep.variants import check, vary_bits
 
 SHIPPED = "shipped"
@@ -175,7 +175,7 @@ def cells_of(config: Config) -> Cells:
                 rounded = dataclasses.replace(begun, method="ptq", bits=bits)
                 started.append(dataclasses.replace(rounded, calibration_steps=config.calibration_steps))
                 for method in config.methods:
-                    if method == "fine_tune":
+                    if method in TUNED:
                         own = dataclasses.replace(begun, method=method, bits=bits, actor_steps=config.fine_tune_steps)
                         started.append(own)
                     elif steps:
@@ -208,7 +208,7 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         ValueError: an archive of `start_from` cannot be trained on; before anything else is.
     """
     cells = cells_of(config)
-    for start in {cell.start for cell in cells.started if cell.method == "fine_tune" and not cell.finished}:
+    for start in {cell.start for cell in cells.started if cell.method in TUNED and not cell.finished}:
         if start is not None:
             try:
                 check_tunable(start)

@@ -10,7 +10,8 @@ from quarl_lib import metrics
 from quarl_lib.envs.gym import reward_threshold
 
 SCRATCH = ("qat", "lsq")
-METHODS = (*SCRATCH, "fine_tune")
+TUNED = ("fine_tune", "fine_tune_lsq")
+METHODS = (*SCRATCH, *TUNED)
 TWIN = "fp32_scratch"  # the fp32 training beside those from scratch, where an archive is the agent's fp32
 AGENT = ["algorithm", "env_id"]
 BITS = ["grid", "weight_bits", "activation_bits", "observation_bits", "edge_bits"]

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
 
 from quarl_lib.actorq.actor.policy import policy_spec, policy_weights
 from quarl_lib.actorq.config import LEARNER_QUANTIZATIONS, Config
-from quarl_lib.actorq.learner import d4pg, dqn
+from quarl_lib.actorq.learner import acting, d4pg, dqn
 from quarl_lib.actorq.replay.transitions import Batch
 from quarl_lib.envs import control, specs
-from quarl_lib.inference import make_engine, pack
+from quarl_lib.inference import extension, make_engine, pack
 from quarl_lib.quantization.qat import ENGINE_BITS
 
 ALGORITHMS = {"d4pg": d4pg, "dqn": dqn}
 TASKS = {"d4pg": "dm_control:cartpole:balance", "dqn": "gym:CartPole-v0"}
 
 
-def learner(algorithm, precision, quantization="engine"):
+def learner(algorithm, precision, quantization="engine", policy_hidden=(32, 24), critic_hidden=(32, 32)):
     config = Config(
-        task=TASKS[algorithm], algorithm=algorithm, precision=precision, policy_hidden=(32, 24),
-        critic_hidden=(32, 32), learner_quantization=quantization, policy_learning_rate=1e-3, critic_learning_rate=1e-3,
+        task=TASKS[algorithm], algorithm=algorithm, precision=precision, policy_hidden=policy_hidden,
+        critic_hidden=critic_hidden, learner_quantization=quantization, policy_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
     )  # fmt: skip
     spec = specs.make_environment_spec(control.make(config.task, 0))
     torch.manual_seed(0)
@@ -57,6 +60,48 @@ def test_what_is_learned_is_what_the_engine_plays(algorithm, precision):
     else:
         np.testing.assert_allclose(played, learned.numpy(), atol=2e-6)
     assert len(torch.unique(state.acting_policy()[2].weight[0])) <= 2 ** ENGINE_BITS[precision][0]
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4", "int3", "int2"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_kernels_round_as_torch_does(algorithm, precision, monkeypatch):
+    _, spec, state = learner(algorithm, precision)
+    monkeypatch.setattr(acting, "native", lambda: None)
+    _, _, in_torch = learner(algorithm, precision)
+    o = batch(spec, algorithm).o_t
+    gradients = []
+    for one in (state, in_torch):
+        policy = one.acting_policy()
+        gradients.append(torch.autograd.grad(policy(o).square().sum(), list(policy.parameters())))
+    for own, others in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, others, rtol=1e-4, atol=1e-5)  # the mean rounding error is summed otherwise
+    for own, others in zip(state.acting_policy().parameters(), in_torch.acting_policy().parameters(), strict=True):
+        torch.testing.assert_close(own, others, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(extension.native() is None, reason=extension.missing or "built")
+@pytest.mark.parametrize("size", [64, 256])
+@pytest.mark.parametrize("hidden", [(64, 64), (128, 128, 128)])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_step_on_the_grid_takes_little_more(algorithm, hidden, size):
+    learners = [learner(algorithm, "int4", quantization, hidden, hidden) for quantization in ("none", "engine")]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ratios = []
+    try:
+        for round_number in range(25):
+            seconds = [0.0, 0.0]
+            for side in ((0, 1), (1, 0))[round_number % 2]:  # by turns: the machine's pace changes
+                config, spec, state = learners[side]
+                one, begin = batch(spec, algorithm, size), time.thread_time()
+                for _ in range(10):
+                    ALGORITHMS[algorithm].update(config, state, one)
+                seconds[side] = time.thread_time() - begin
+            ratios.append(seconds[1] / seconds[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert np.median(ratios[3:]) <= 1.35
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -62,8 +62,8 @@ def test_every_policy_is_a_cell_and_methods_play_the_same_episodes(swept):
     _, table = swept
     cells = table.groupby(["method", *BITS]).size()
     assert (cells == 2 * 2).all()  # seeds, episodes
-    assert sorted(set(table.method)) == ["fine_tune", "fp32", "lsq", "ptq", "qat", "random"]
-    for method in ("qat", "lsq", "fine_tune", "ptq"):
+    assert sorted(set(table.method)) == ["fine_tune", "fine_tune_lsq", "fp32", "lsq", "ptq", "qat", "random"]
+    for method in ("qat", "lsq", "fine_tune", "fine_tune_lsq", "ptq"):
         assert {key[1:] for key in cells.index if key[0] == method} == {(4, 4, 4, 4), (2, 2, 8, 2)}
     played = table.groupby(["seed", "method", *BITS]).episode_seed.apply(tuple)
     assert (played.groupby("seed").nunique() == 1).all()
