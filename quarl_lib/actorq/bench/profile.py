@@ -87,7 +87,7 @@ def measure(
             paid = {name: undisturbed(laps[name]) for name in OF_A_MESSAGE}
             messages.setdefault(setup.design, {})[setup.precision] = paid
     progress(len(setups), len(setups) + 1, "the learner")
-    learner = _learner(config)
+    learner = learner_laps(config)
     progress(len(setups) + 1, len(setups) + 1, "measured")
     return {
         "machine": machine,
@@ -197,7 +197,7 @@ def _exploration_spec(config: Config) -> Any:
     return specs.make_environment_spec(control.make(config.task, 0))
 
 
-def _learner(config: Config) -> dict[str, list[float]]:
+def learner_laps(config: Config, updates: int = UPDATES) -> dict[str, list[float]]:
     """Return every lap of batches and updates, one after the other as in the learner's loop."""
     import torch
 
@@ -221,7 +221,7 @@ def _learner(config: Config) -> dict[str, list[float]]:
         state = algorithm.init(config, spec, torch.device("cpu"))
         end = time.monotonic() + 60.0
         batches = replay.batches(lambda: time.monotonic() > end)
-        for number, batch in zip(range(UPDATES + 10), batches, strict=False):
+        for number, batch in zip(range(updates + 10), batches, strict=False):
             timer.lap("sample")
             algorithm.update(config, state, batch)
             timer.lap("learner_step")
