@@ -62,6 +62,15 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--dry-run", action="store_true", help="show the runs and their parameters, start none")
     command.set_defaults(act=acts.run)
 
+    command = commands.add_parser("estimate", help="how many core hours a preset takes, and what several machines save")
+    command.add_argument("study", nargs="?", default="all", help="as for run; default: all")
+    command.add_argument("--preset", default="paper", metavar="|".join(catalog.PRESETS), help="default: paper")
+    command.add_argument("-p", dest="pairs", action="append", default=[], metavar="NAME=VALUE", help="as for run")
+    command.add_argument("--from", dest="source", type=Path, metavar="DIR", help="a finished suite; outputs/laptop")
+    command.add_argument("--nodes", type=whole_numbers, default=[1], metavar="N,N", help="numbers of machines; 1")
+    command.add_argument("--cores", type=int, default=16, metavar="N", help="of each machine; default: 16")
+    command.set_defaults(act=acts.estimate)
+
     command = commands.add_parser("report", help="write the reports of a run or a suite anew")
     command.add_argument("directory", type=Path, metavar="DIR")
     command.add_argument("--latex", action="store_true", help="each table as <name>.tex beside its CSV, for booktabs")
@@ -122,6 +131,13 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true")
     command.set_defaults(act=acts.doctor)
     return parser
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Read whole numbers of at least 1, with commas between."""
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: write whole numbers such as 1,4,16")
+    return list(map(int, text.split(",")))
 
 
 def seconds(text: str) -> float:

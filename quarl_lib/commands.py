@@ -85,6 +85,44 @@ def run(options: argparse.Namespace) -> int:
     return OK if found == ["ok"] else NOT_ALL_OK
 
 
+def estimate(options: argparse.Namespace) -> int:
+    """Print how many core hours studies take under a preset, and what several machines make of them."""
+    import importlib
+
+    from quarl_lib.reports.explore.finished import FinishedRun
+    from quarl_lib.studies.common import estimate as model
+    from quarl_lib.suite import plan, states
+    from quarl_lib.text_table import text_table
+
+    project = catalog.find_project()
+    source, rows, estimates, cpus = options.source or project / "outputs" / "laptop", [], [], set()
+    if options.source and not source.is_dir():
+        raise ValueError(f"--from {source}: there is no such folder; give a suite's, such as outputs/laptop")
+    for task in plan.make(project, options.study, options.preset, pairs=options.pairs):
+        package = f"quarl_lib.studies.{task.study}"
+        try:
+            work = importlib.import_module(f"{package}.work")
+        except ModuleNotFoundError as error:
+            if error.name not in (package, f"{package}.work"):
+                raise
+            rows.append({"study": task.study, "note": f"no {package}.work says what it has to do"})
+            continue
+        found = (path.parent for path in source.glob(f"{task.study}/*/run.json"))
+        ok = [one for one in found if states.read(one).get("state") == "ok"]
+        newest = max(ok, key=lambda one: states.read(one).get("started", 0.0), default=None)
+        run = FinishedRun(newest) if newest else None
+        account = work.account(importlib.import_module(package).Config(**task.parameters), run)
+        estimates.append(model.estimate(account, options.nodes, options.cores))
+        rows.append(model.row(task.study, estimates[-1], options.nodes, account))
+        cpus |= {str(run.record.get("cpu", "")) for run in [run] if run}
+    if len(estimates) > 1:
+        rows.append(model.row("all", model.total(estimates), options.nodes))
+    measured = f"units of work as in {source} on {', '.join(sorted(cpus))}" if cpus else f"no finished run in {source}"
+    print(f"Modelled: preset {options.preset}; hours on nodes of {options.cores} cores; {measured}\n")
+    print(text_table(rows, model.columns(options.nodes)))
+    return OK
+
+
 def report(options: argparse.Namespace) -> int:
     """Write the report of one run, or every report and the index of a suite."""
     from quarl_lib.reports import index, report

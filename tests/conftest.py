@@ -92,6 +92,24 @@ def in_background() -> Iterator[Callable]:
         thread.join(70)
 
 
+@pytest.fixture
+def nodes(monkeypatch) -> Iterator[tuple]:
+    """A head node with room for the learner alone, and two others of two CPUs."""
+    ray = pytest.importorskip("ray", reason="needs the extra [ray]")
+    from ray.cluster_utils import Cluster
+
+    from quarl_lib.actorq.launch import cluster
+
+    for name, value in cluster.QUIET.items():
+        monkeypatch.setenv(name, value)
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    others = [made.add_node(num_cpus=2), made.add_node(num_cpus=2)]
+    made.wait_for_nodes()
+    yield made, others
+    ray.shutdown()
+    made.shutdown()
+
+
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory) -> Iterator[Path]:
     """Start a fork server, with a temporary folder of its own, that knows where faulty environments find orders."""

@@ -185,7 +185,8 @@ class _Suite:
             facts = {**task.facts(), **self.provenance, "seeds": seeds, "runner": states.process_identity()}
             begin = time.monotonic()
             outcome.reserve(task.directory)
-            states.change(task.directory, "running", **facts, attempt=attempt, started=time.time())
+            states.change(task.directory, "running", **facts, attempt=attempt, started=time.time(),
+                          cluster=self.options.cluster or "")  # fmt: skip
             write_text(task.directory / "params.yaml", yaml.safe_dump(task.parameters, sort_keys=False))
             stopped, code = self._attend(task, claim, begin)
             found = outcome.settle(task.directory, code, stopped)

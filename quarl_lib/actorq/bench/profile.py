@@ -93,7 +93,7 @@ def measure(
             paid = {name: timer.cost(name) for name in OF_A_MESSAGE}
             messages.setdefault(setup.design, {})[setup.precision] = paid
     progress(len(setups), len(setups) + 1, "the learner")
-    learner, behind = _learner(config)
+    learner, behind = learner_laps(config)
     progress(len(setups) + 1, len(setups) + 1, "measured")
     return {
         "machine": machine,
@@ -232,7 +232,7 @@ def _exploration_spec(config: Config) -> Any:
     return specs.make_environment_spec(control.make(config.task, 0))
 
 
-def _learner(config: Config) -> tuple[Laps, float]:
+def learner_laps(config: Config, updates: int = UPDATES) -> tuple[Laps, float]:
     """Return every lap of batches and updates, one after the other as in the learner's loop, and what other threads
     took for a batch in microseconds."""
     import torch
@@ -257,14 +257,14 @@ def _learner(config: Config) -> tuple[Laps, float]:
         state = algorithm.init(config, spec, torch.device("cpu"))
         end = time.monotonic() + 60.0
         batches = replay.batches(lambda: time.monotonic() > end)
-        for number, batch in zip(range(UPDATES + 10), batches, strict=False):
+        for number, batch in zip(range(updates + 10), batches, strict=False):
             timer.lap("sample")
             algorithm.update(config, state, batch)
             timer.lap("learner_step")
             if number == 9:
                 timer.laps.clear()  # those warmed up
                 behind = _Behind()
-        of_others = behind.us_each(UPDATES)
+        of_others = behind.us_each(updates)
         batches.close()
         replay.stop()
     torch.set_num_threads(threads)

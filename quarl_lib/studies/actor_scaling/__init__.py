@@ -2,4 +2,4 @@
 
 from quarl_lib.studies.common.lazy import at_first_use
 
-__getattr__ = at_first_use(__name__, study="Config project run summarize")
+__getattr__ = at_first_use(__name__, study="Config run summarize", projection="project")

@@ -35,16 +35,27 @@ def time_over_actors(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def projection_panels(table: pd.DataFrame) -> Figure:
-    """Draw projected steps a second over cores for actors, a panel per learner speed; flat: the learner binds."""
-    speeds = sorted(set(table.learner_ms))
+    """Draw projected steps a second on one machine over cores for actors, a panel per learner speed."""
+    return _panels_over(table[table.nodes == 1], "actor_cores", "cores for actors")
+
+
+def network_panels(table: pd.DataFrame) -> Figure:
+    """Draw the same for the most cores over the nodes that they are spread over; hollow: the network binds."""
+    return _panels_over(table[table.actor_cores == table.actor_cores.max()], "nodes", "nodes, the learner's included")
+
+
+def _panels_over(table: pd.DataFrame, column: str, label: str) -> Figure:
+    speeds, ticks = sorted(set(table.learner_ms)), sorted(set(table[column]))
     figure, line = plt.subplots(1, len(speeds), figsize=(3.4 * len(speeds), 3.4), squeeze=False, sharey=True)
     for learner_ms, ax in zip(speeds, line[0], strict=True):
         for precision in [name for name in PRECISION_COLORS if name in set(table.precision)]:
-            rows = table[(table.learner_ms == learner_ms) & (table.precision == precision)].sort_values("actor_cores")
-            style = {"color": PRECISION_COLORS[precision], "marker": PRECISION_MARKERS[precision], "ms": 5}
-            ax.plot(rows.actor_cores, rows.steps_per_s, label=precision, **style)
-        ax.set(title=f"learner step {learner_ms:g} ms", xlabel="cores for actors", xscale="log", yscale="log")
-        ax.set_xticks(sorted(set(table.actor_cores)), [f"{cores:g}" for cores in sorted(set(table.actor_cores))])
+            rows = table[(table.learner_ms == learner_ms) & (table.precision == precision)].sort_values(column)
+            color, marks = PRECISION_COLORS[precision], {"marker": PRECISION_MARKERS[precision], "ms": 5}
+            ax.plot(rows[column], rows.steps_per_s, label=precision, color=color, **marks)
+            hollow = rows[rows.bound_by == "network"]
+            ax.plot(hollow[column], hollow.steps_per_s, ls="", mec=color, mfc="white", **marks)
+        ax.set(title=f"learner step {learner_ms:g} ms", xlabel=label, xscale="log", yscale="log")
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
     line[0][0].set_ylabel("projected steps/s")
     better(line[0][0], "higher")

@@ -65,9 +65,10 @@ def contention_verdict(summary: pd.DataFrame) -> str:
 
 
 def projection_verdict(table: pd.DataFrame) -> str:
-    """Say from which number of cores on the learner binds int8 actors, per learner speed. A projection."""
+    """Say from which number of cores on the learner binds quantized actors on one machine, per learner speed."""
     parts = []
-    for learner_ms, rows in table[table.precision != "fp32"].groupby("learner_ms"):
+    one_machine = table[(table.nodes == 1) & (table.precision != "fp32")]
+    for learner_ms, rows in one_machine.groupby("learner_ms"):
         bound = rows[rows.bound_by == "learner"]
         best = rows.speedup_over_fp32.max()
         where = (
@@ -75,6 +76,28 @@ def projection_verdict(table: pd.DataFrame) -> str:
         )
         parts.append(f"with a learner step of {learner_ms:g} ms {where}, and quantized actors gain up to {best:.2f} ×")
     return f"Projected, not measured: {'; '.join(parts)}."
+
+
+def network_verdict(table: pd.DataFrame, gigabytes_per_s: float) -> str:
+    """Say, for the fastest learner and the most cores, from how many nodes and below which bandwidth the network binds.
+
+    Nothing where one machine is all that was projected.
+    """
+    fastest = table[(table.learner_ms == table.learner_ms.min()) & (table.actor_cores == table.actor_cores.max())]
+    if fastest.nodes.max() == 1:
+        return ""
+    binds, enough = [], []
+    for precision, rows in fastest.groupby("precision", sort=False):
+        bound = rows[rows.bound_by == "network"].nodes
+        binds.append(f"{f'from {bound.min()} nodes on' if len(bound) else 'on no number of them'} at {precision}")
+        least = rows.loc[rows.nodes.idxmax(), "least_gigabytes_per_s"]
+        enough.append(f"{least:.3g} GB/s on at {precision}")
+    link = f"over a link of {gigabytes_per_s:g} GB/s the network binds {', '.join(binds)}"
+    return (
+        f"Projected, not measured: with {fastest.actor_cores.max()} cores for actors and a learner step of "
+        f"{fastest.learner_ms.max():g} ms, {link if gigabytes_per_s else 'no network was given'}; on "
+        f"{fastest.nodes.max()} nodes it leaves the pace to the others from {', '.join(enough)}."
+    )
 
 
 def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,8 +13,11 @@ import pandas as pd
 
 from quarl_lib import provenance
 from quarl_lib.actorq import config as actorq
+from quarl_lib.actorq.launch import cluster
 from quarl_lib.metrics import Interval, paired_ratio
 from quarl_lib.results import Progress, no_progress
+from quarl_lib.studies.actor_scaling import machines
+from quarl_lib.studies.actor_scaling.model import Traffic, bounds, slowest
 from quarl_lib.studies.common.blocks import in_order
 from quarl_lib.studies.common.checks import check_each_once
 from quarl_lib.studies.common.training import training_options
@@ -22,7 +26,7 @@ SUMMARY_COLUMNS = (
     "precision", "n_actors", "rounds", "fits", "us_per_step", "us_low", "us_high", "predicted_us", "prediction_error",
     "bound_by", "slowdown", "speedup_over_one", "speedup_over_one_low", "speedup_over_one_high", "over_most_fitting",
     "speedup_over_fp32", "speedup_over_fp32_low", "speedup_over_fp32_high", "actor_us", "learner_us", "cpu_us",
-    "cores_used", "seconds_for_steps",
+    "cores_used", "seconds_for_steps", "nodes", "network_us", "transition_bytes", "weights_bytes",
 )  # fmt: skip
 
 
@@ -44,26 +48,47 @@ class Config:
     publish_period: int = 4
     max_seconds: float = 20.0
     contention_rounds: int = 3
+    launcher: str = "local"
+    ray_address: str = ""
+    gigabytes_per_s: float = 0.125
     projected_learner_ms: list[float] = field(default_factory=lambda: [0.5, 2.0, 20.0])
     projected_cores: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
+    projected_nodes: list[int] = field(default_factory=lambda: [1, 2, 4, 16])
     projected_samples_per_insert: float = 16.0
     projected_batch_size: int = 256
+    projected_publish_period: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("precisions", "actors", "projected_learner_ms", "projected_cores"):
+        for name in ("precisions", "actors", "projected_learner_ms", "projected_cores", "projected_nodes"):
             check_each_once(name, getattr(self, name))
-        for name in ("actors", "projected_cores", "projected_learner_ms"):
+        for name in ("actors", "projected_cores", "projected_learner_ms", "projected_nodes"):
             if min(getattr(self, name)) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give numbers above 0")
         if "fp32" not in self.precisions or 1 not in self.actors:
             raise ValueError(
                 f"precisions={self.precisions}, actors={self.actors}: leave fp32 and 1 in, ratios are taken to them"
             )
-        above_0 = ("rounds", "contention_rounds", "samples_per_insert")
-        for name in (*above_0, "projected_batch_size", "projected_samples_per_insert"):
+        if 1 not in self.projected_nodes:
+            raise ValueError(f"projected_nodes={self.projected_nodes}: leave 1 in, for one machine")
+        if max(self.projected_nodes) > max(self.projected_cores):
+            raise ValueError(
+                f"projected_nodes={self.projected_nodes}: each has an actor's core at least; give no more than "
+                f"the most of projected_cores={self.projected_cores}"
+            )
+        above_0 = ("rounds", "contention_rounds", "samples_per_insert", "projected_batch_size")
+        for name in (*above_0, "projected_samples_per_insert", "projected_publish_period"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number above 0")
+        if not (math.isfinite(self.gigabytes_per_s) and self.gigabytes_per_s >= 0):
+            raise ValueError(
+                f"gigabytes_per_s={self.gigabytes_per_s}: give a finite number of at least 0 (0: no network)"
+            )
+        if self.launcher not in machines.LAUNCHERS:
+            raise ValueError(f"launcher={self.launcher!r}: choose one of {', '.join(machines.LAUNCHERS)}")
+        if self.launcher == "ray":
+            cluster.check_address(self.ray_address)
+            cluster.import_ray()
         list(options(self, 0))
 
 
@@ -79,49 +104,25 @@ def options(config: Config, number: int) -> Iterator[actorq.Config]:
             yield one.replace(error_buffer=max(float(config.batch_size), one.smallest_error_buffer))
 
 
-def bounds(
-    actor: float,
-    n_actors: int,
-    learner_step: float,
-    samples_per_insert: float,
-    batch_size: int,
-    learner_cores: int = 1,
-    cpu: float = 0.0,
-    cores: int = 1,
-    slowdown: float = 1.0,
-) -> dict[str, float]:
-    """Return the time of each side for one step of all actors together, in the unit of its arguments.
-
-    actors: actor / n, as n of them share the steps. learner: learner_step * samples_per_insert / batch_size / k, as it
-    makes samples_per_insert / batch_size updates for each step, on k cores of its own. cores: cpu / cores, the CPU time
-    of all processes for a step where they share so many cores. The slowest side sets the pace. `slowdown` is what
-    cores that work at once take from each other's caches and memory: a factor on the first side and on the last.
-    """
-    return {
-        "actors": slowdown * actor / n_actors,
-        "learner": learner_step * samples_per_insert / batch_size / learner_cores,
-        "cores": slowdown * cpu / cores,
-    }
-
-
-def slowest(sides: dict[str, float]) -> str:
-    """Return the side that sets the pace."""
-    return max(sides, key=lambda side: sides[side])
-
-
 def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
     """Run every precision with every number of actors, in a new order every round, after a look at contention.
 
     Returns:
-        One row per run: `round`, `precision`, `n_actors`, `cores`, what `measured` returns, and the round's `slowdown`
-        of as many actors at once as there are cores for.
+        One row per run: `round`, `precision`, `n_actors`, the `cores` of all machines, what `measured`,
+        `machines.spread` and `machines.message_bytes` return, and the round's `slowdown` of as many actors as act at
+        once on a machine, measured on this one.
     """
-    from quarl_lib.actorq.bench import contention
-    from quarl_lib.actorq.launch import local
+    with machines.joined(config.launcher, config.ray_address, max(config.actors)) as found:
+        return _rounds(config, found, progress)
 
-    rng, cores = np.random.default_rng(config.seed), provenance.allowed_cores()
-    at_once = {n_actors: min(n_actors, cores) for n_actors in config.actors}
+
+def _rounds(config: Config, found: machines.Machines, progress: Progress) -> pd.DataFrame:
+    from quarl_lib.actorq.bench import contention
+
+    rng, here = np.random.default_rng(config.seed), provenance.allowed_cores()
+    at_once = {n_actors: min(found.at_once(n_actors), here) for n_actors in config.actors}
     of_round = [list(options(config, number)) for number in range(config.rounds)]
+    bytes_of = {one.precision: machines.message_bytes(one) for one in of_round[0]}
     done, total, rows = 0, 100 * sum(map(len, of_round)), []
 
     def part(steps: int, of: int, what: str) -> None:
@@ -133,10 +134,11 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         slowdown = contention.slowdown(beside)
         for one in (runs[i] for i in rng.permutation(len(runs))):
             with tempfile.TemporaryDirectory(prefix="quarl-") as directory:
-                logged = local.run(one, Path(directory), part, metered=False, evaluated=False)
-            names = {"round": number, "precision": one.precision, "n_actors": one.n_actors, "cores": cores}
+                logged = machines.launch(config.launcher, config.ray_address, one, Path(directory), part)
+            names = {"round": number, "precision": one.precision, "n_actors": one.n_actors, "cores": found.cores}
             slower = {"slowdown": slowdown[one.precision, at_once[one.n_actors]]}
-            rows.append({**names, **measured(logged["timing"], logged["cpu"]), **slower})
+            sent = {**machines.spread(logged), **bytes_of[one.precision]}
+            rows.append({**names, **measured(logged["timing"], logged["cpu"]), **slower, **sent})
             done += 1
     progress(total, total, "measured")
     return pd.DataFrame(rows)
@@ -166,12 +168,13 @@ def measured(timing: pd.DataFrame, cpu: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -> pd.DataFrame:
+def summarize(table: pd.DataFrame, config: Config) -> pd.DataFrame:
     """Return one row per precision and number of actors: microseconds a step, measured and predicted.
 
     The prediction is the slowest of `bounds` with what the runs with one actor took: an actor's time, all CPU time, an
-    update; and with the slowdown that actors without learner and replay showed. `fits` says whether there were as many
-    cores as actors, `over_most_fitting` is the speed over the most that fit, `cores_used` how many the program got
+    update; with the slowdown that actors without learner and replay showed; and with what the link of the learner's
+    machine takes for the other machines at the config's bandwidth. `fits` says whether there were as
+    many cores as actors, `over_most_fitting` is the speed over the most that fit, `cores_used` how many the program got
     beside other work on the machine. Ratios are paired by round, with 95 % intervals; times are geometric means over
     rounds, so that they divide to these ratios.
     """
@@ -185,9 +188,14 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
         cores = int(group.cores.iloc[0])
         actor_us, cpu_us = (geometric_mean(values).estimate for values in (alone.actor_us, alone.cpu_us))
         slowdown = geometric_mean(group.slowdown).estimate
+        nodes, transition_bytes, weights_bytes = map(int, group[["nodes", *machines.MESSAGES]].max())
+        per_step = config.samples_per_insert / config.batch_size / config.publish_period
+        elsewhere = float(group.actors_elsewhere.mean()) / n_actors
+        sent = Traffic(transition_bytes, weights_bytes, per_step, nodes - 1, elsewhere)
         sides = bounds(
-            actor_us, n_actors, learner_us, samples_per_insert, batch_size, cpu=cpu_us, cores=cores, slowdown=slowdown
-        )
+            actor_us, n_actors, learner_us, config.samples_per_insert, config.batch_size, cpu=cpu_us, cores=cores,
+            slowdown=slowdown, network=sent.us_per_step(config.gigabytes_per_s),
+        )  # fmt: skip
         predicted = max(sides.values())
         interval = geometric_mean(group.us_per_step)
         over_one, over_fp32 = (paired_ratio(base.us_per_step, group.us_per_step) for base in (alone, fp32))
@@ -215,6 +223,10 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
                 "cpu_us": cpu_us,
                 "cores_used": paired_ratio(group.cpu_us, group.us_per_step).estimate,
                 "seconds_for_steps": geometric_mean(group.us_per_step * group.actor_steps).estimate / 1e6,
+                "nodes": nodes,
+                "network_us": sides["network"],
+                "transition_bytes": transition_bytes,
+                "weights_bytes": weights_bytes,
             }
         )
     summary = in_order(pd.DataFrame(rows).reindex(columns=list(SUMMARY_COLUMNS)), {"precision": True, "n_actors": True})
@@ -226,32 +238,3 @@ def summarize(table: pd.DataFrame, samples_per_insert: float, batch_size: int) -
 def geometric_mean(values: pd.Series) -> Interval:
     """Return the geometric mean over rounds with its interval: a ratio to 1."""
     return paired_ratio(values, np.ones(len(values)))
-
-
-def project(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """Return what the model says of machines that are not here: a projection, from this run's actor times.
-
-    Cores that take nothing from each other are assumed: how much they do was measured for this machine only. One row
-    per learner speed, actor cores and precision, for the projected batch and ratio: steps a second, the side that
-    bounds them, and the ratio to fp32 on the same machine.
-    """
-    actor_us = summary.drop_duplicates("precision").set_index("precision").actor_us
-    rows = []
-    for learner_ms in config.projected_learner_ms:
-        for cores in config.projected_cores:
-            work = (1e3 * learner_ms, config.projected_samples_per_insert, config.projected_batch_size)
-            sides = {precision: bounds(value, cores, *work) for precision, value in actor_us.items()}
-            us = {precision: max(of_one.values()) for precision, of_one in sides.items()}
-            for precision, value in us.items():
-                rows.append(
-                    {
-                        "learner_ms": learner_ms,
-                        "actor_cores": cores,
-                        "precision": precision,
-                        "steps_per_s": 1e6 / value,
-                        "bound_by": slowest(sides[precision]),
-                        "speedup_over_fp32": us["fp32"] / value,
-                        "kind": "projection",
-                    }
-                )
-    return pd.DataFrame(rows)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quarl_lib.envs.gym import current_name
 from quarl_lib.results import PROJECT, Progress, no_progress
 from quarl_lib.sb3 import SHIPPED_AGENTS, AgentFile, find_agents, folders_without_agent
-from quarl_lib.sb3.recipes import SHIPPED
+from quarl_lib.sb3.recipes import RECIPES, SHIPPED
 
 RETRAINED_AGENTS = PROJECT / "outputs" / "agents"
 
@@ -73,6 +74,36 @@ def choose_agents(
             f"algorithms={list(algorithms)} and env_ids={list(env_ids)} leave no agent of {folder}; it has {known}"
         )
     return files, failures
+
+
+def expected_agents(
+    agents_dir: str,
+    algorithms: Sequence[str],
+    env_ids: Sequence[str],
+    retrain: bool,
+    import_modules: Sequence[str] = (),
+    run_pickles: bool = False,
+) -> tuple[list[AgentFile], str]:
+    """Return the agents that `choose_agents` would, training none, and in words what would be trained first.
+
+    Raises:
+        ValueError: the folder holds no agent.
+    """
+    if not retrain:
+        return choose_agents(
+            agents_dir, algorithms, env_ids, import_modules=import_modules, run_pickles=run_pickles
+        )[0], ""  # fmt: skip
+    if algorithms and env_ids:
+        wanted = {(algorithm.upper(), current_name(env_id)) for algorithm in algorithms for env_id in env_ids}
+    else:
+        wanted = {(a, e) for a, e in SHIPPED if (not algorithms or a in algorithms) and (not env_ids or e in env_ids)}
+    recipes = [recipe for key, recipe in RECIPES.items() if key in wanted]
+    folder = Path(agents_dir) if agents_dir else RETRAINED_AGENTS
+    files = [
+        AgentFile(one.algorithm, one.env_id, folder / one.algorithm.lower() / one.env_id / f"{one.env_id}.zip", "sb3")
+        for one in recipes
+    ]
+    return files, f"{len(recipes)} agents for {sum(one.total_steps for one in recipes):,} steps"
 
 
 def _train(

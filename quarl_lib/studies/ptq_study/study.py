@@ -12,7 +12,7 @@ from quarl_lib.inference.spec import PRECISIONS
 from quarl_lib.quantization.ptq import OBSERVATIONS
 from quarl_lib.quantization.quantizers import precision_bits, quantizer_named, storage_bits
 from quarl_lib.results import Progress, no_progress
-from quarl_lib.sb3 import content_hash
+from quarl_lib.sb3 import AgentFile, content_hash
 from quarl_lib.studies.common.agents import choose_agents
 from quarl_lib.studies.common.pool import map_tasks
 from quarl_lib.studies.ptq_study import paper_table2
@@ -106,15 +106,8 @@ def cells_of(config: Config) -> list[tuple[str, str | None, str]]:
     return list(dict.fromkeys(cells))
 
 
-def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
-    """Measure every agent in every cell and return one row per episode, the same seeds in each cell.
-
-    An agent that cannot be loaded is one row of precision "none" with the reason in `error`.
-    """
-    files, failures = choose_agents(
-        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress,
-        config.import_modules, config.run_pickles,
-    )  # fmt: skip
+def tasks_of(files: list[AgentFile], config: Config) -> list[PTQCell]:
+    """Return every cell of these agents."""
     tasks = [
         PTQCell(
             file, *cell, config.per_channel, config.episodes, config.calibration_steps, config.kl_states,
@@ -124,7 +117,19 @@ def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
         for cell in cells_of(config)
     ]  # fmt: skip
     tasks = [*tasks, *_other_engines(tasks, config), *_disturbed(tasks, config)]
-    tasks.sort(key=lambda task: files.index(task.file))  # a process prepares an agent once for all its cells
+    return sorted(tasks, key=lambda task: files.index(task.file))  # a process prepares an agent once for all cells
+
+
+def run(config: Config, progress: Progress = no_progress) -> pd.DataFrame:
+    """Measure every agent in every cell and return one row per episode, the same seeds in each cell.
+
+    An agent that cannot be loaded is one row of precision "none" with the reason in `error`.
+    """
+    files, failures = choose_agents(
+        config.agents_dir, config.algorithms, config.env_ids, config.retrain, config.seed, progress,
+        config.import_modules, config.run_pickles,
+    )  # fmt: skip
+    tasks = tasks_of(files, config)
     hashes = {file: content_hash(file) for file in files}  # by which other commands find an agent's returns
     tables = map_tasks(measure, tasks, config.workers, progress, lambda task: task.name, lost)
     tables = [table.assign(agent_hash=hashes[task.file]) for task, table in zip(tasks, tables, strict=True)]

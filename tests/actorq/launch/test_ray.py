@@ -22,29 +22,12 @@ from quarl_lib.actorq.launch.supervisor import RunFailed
 from quarl_lib.actorq.replay import relay
 from quarl_lib.inference.pack import pack
 
-QUIET = {"include_dashboard": False}
 CONFIG = Config(
     task="gym:CartPole-v0", algorithm="dqn", precision="int8", policy_hidden=(64, 64), critic_learning_rate=1e-3,
     actor_steps=30_000, min_replay=500, samples_per_insert=4.0, batch_size=32, eval_period=1500, eval_episodes=3,
     update_period=50, stop_return=40.0,
 )  # fmt: skip
 ENDLESS = CONFIG.replace(actor_steps=10_000_000, max_seconds=120.0, stop_return=float("inf"), eval_period=1_000_000)
-
-
-@pytest.fixture
-def nodes(monkeypatch):
-    """A head node with room for the learner alone, and two others of two CPUs."""
-    ray = pytest.importorskip("ray", reason="needs the extra [ray]")
-    from ray.cluster_utils import Cluster
-
-    for name, value in cluster.QUIET.items():
-        monkeypatch.setenv(name, value)
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **QUIET})
-    others = [made.add_node(num_cpus=2), made.add_node(num_cpus=2)]
-    made.wait_for_nodes()
-    yield made, others
-    ray.shutdown()
-    made.shutdown()
 
 
 def run(config, directory, address, progress=lambda done, total, what: None):
