@@ -56,18 +56,19 @@ int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index,
     return 0;
 }
 
-float mlp_input_factor(mlp *m, const layer *l, int i, uint32_t absmax_bits) {
-    float absmax, limit = (float)l->limit, step = *(const float *)(m->data + l->input_step);
+float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale) {
+    float absmax;
     memcpy(&absmax, &absmax_bits, 4);
-    if (!(step >= TINY)) {
-        int zero = absmax < TINY;
-        m->activation_scale[i] = zero ? 0.0f : absmax / limit;
-        return zero ? 0.0f : limit / absmax;
-    }
-    float *x = row_of(m, m->x, i), most = limit * step;
-    if (absmax > most)
-        for (ptrdiff_t j = 0; j < l->cols; j++) x[j] = x[j] > most ? most : x[j] < -most ? -most : x[j];
+    int zero = absmax < TINY;
+    *scale = zero ? 0.0f : absmax / (float)limit;
+    return zero ? 0.0f : (float)limit / absmax;
+}
+
+float mlp_input_factor(mlp *m, const layer *l, int i, uint32_t absmax_bits) {
+    float *x = row_of(m, m->x, i), step = *(const float *)(m->data + l->input_step), most = (float)l->limit * step;
+    if (!(step >= TINY)) return mlp_activation_scale(absmax_bits, l->limit, m->activation_scale + i);
     m->activation_scale[i] = step;
+    for (ptrdiff_t j = 0; j < l->cols; j++) x[j] = x[j] > most ? most : x[j] < -most ? -most : x[j];
     return 1.0f / step;
 }
 

@@ -62,6 +62,8 @@ int mlp_forward(mlp *m, int n, bad_value *bad);
 /* Run an integer layer for a batch; the same bits as mlp_layer. */
 int mlp_batch_layer(mlp *m, int index, int n, bad_value *bad);
 int mlp_not_finite(const float *x, ptrdiff_t n, bad_value *bad, int layer_index, int row);
+/* The factor from values to codes and the scale back, from the largest value's bits. */
+float mlp_activation_scale(uint32_t absmax_bits, int limit, float *scale);
 /* The factor from row `i`'s values to codes, and into m->activation_scale the one back: the layer's static step, beyond
  * whose last code values are clipped, or what the row's largest value gives. */
 float mlp_input_factor(mlp *m, const layer *l, int i, uint32_t absmax_bits);
