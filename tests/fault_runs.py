@@ -138,8 +138,8 @@ def poison(link: Link) -> None:
     """Put transitions that no environment may pay into the replay, once the learner samples from it."""
     wait_until(lambda: link.learner_steps() > 0, 60)
     if link.replay is not None:
-        link.replay.rows()[:] = np.nan
-        link.replay.rows()[:, 4] = 0  # the action is one
+        rows = link.replay.rows()  # the fifth number is the action, which stays one
+        rows[:, :4] = rows[:, 5:] = np.nan
         return
     import reverb
     import tree

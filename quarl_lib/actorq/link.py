@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -235,7 +236,10 @@ class Link:
 def read(directory: Path, table: str) -> pd.DataFrame:
     """Read all rows of a table so far, those of every part; empty where nothing was logged."""
     rows: list[dict[str, Any]] = []
-    for path in sorted((Path(directory) / "logs").glob(f"{table}.*.jsonl")):
+    paths: list[Path] = []
+    with contextlib.suppress(FileNotFoundError):  # a run that begins clears its folder
+        paths = sorted((Path(directory) / "logs").glob(f"{table}.*.jsonl"))
+    for path in paths:
         lines = path.read_text().splitlines(keepends=True)
         rows += [json.loads(line) for line in lines if line.endswith("\n")]  # a full disk can cut the last one short
     return pd.DataFrame(rows)

@@ -109,9 +109,12 @@ def run_part(
         link.beat(END)
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         code = DISK_FULL if full else 1
-        with contextlib.suppress(OSError):
+        try:
             (link.directory / "logs" / f"{name}.traceback").write_text(traceback.format_exc())
             traceback.print_exc()
+        except OSError as unwritten:
+            # Libraries say it in errors of their own: torch.save in a RuntimeError.
+            code = DISK_FULL if unwritten.errno == errno.ENOSPC else code
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -40,6 +40,13 @@ class ForkServer:
         """Say whether it is gone: then no part can be started, and how one ended is not known."""
         return self.status() == "gone"
 
+    def ends_within(self, seconds: float) -> bool:
+        """Say whether it is gone after at most so many seconds: one that is killed takes a moment."""
+        deadline = time.monotonic() + seconds
+        while not (ended := self.ended()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return ended
+
     def is_stopped(self) -> bool:
         """Say whether it is stopped (SIGSTOP): it then starts no part."""
         return self.status() == psutil.STATUS_STOPPED
@@ -82,6 +89,4 @@ class ForkServer:
         if self._process is not None:
             with contextlib.suppress(psutil.Error):
                 self._process.kill()
-        deadline = time.monotonic() + 2.0  # psutil's own wait would take its end from multiprocessing, which asks later
-        while not self.ended() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.ends_within(2.0)  # psutil's own wait would take its end from multiprocessing, which asks later

@@ -27,6 +27,8 @@ from quarl_lib.actorq.link import ENV_RESET, ENV_STEP, EVALUATE, STAGES, Link, R
 MAX_DEATHS, DEATHS_WITHIN_S = 3, 60.0
 ABORT_GRACE_S = 2.0  # after Ctrl-C or a failure; everything is to be gone within 5 s
 LOOK_EVERY_S = 0.1
+UNKNOWN = 255  # exit code that multiprocessing makes up where the fork server no longer tells
+FORK_SERVER_S = 1.0  # for it to be seen to be gone
 STACK_S = 0.2  # for a part that hangs to write down where
 
 
@@ -102,6 +104,8 @@ class Supervisor:
         connection.wait([one.process.sentinel for one in self.running.values()], LOOK_EVERY_S)
         self._check_fork_server()
         ended = [one for one in self.running.values() if one.process.exitcode is not None]
+        if any(one.process.exitcode == UNKNOWN for one in ended) and self.fork_server.ends_within(FORK_SERVER_S):
+            raise RunFailed(KILLED)
         for one in sorted(ended, key=lambda one: one.part.replaceable):  # a learner's death explains actors'
             del self.running[one.part.name]
             self.ended.append(one)
