@@ -12,6 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from quarl_lib.envs import gym as environments
@@ -24,9 +25,12 @@ from quarl_lib.sb3.qat_policies import QuantDelay
 from quarl_lib.sb3.rebuild import rebuild_model
 
 TRIALS = 10  # how often the policy is tried on episodes of their own, of which the best weights are kept
+MORE_TRIALS = {"DQN": 2}  # times as many: its greedy policy swings from one update to the next
 REPLAY, MOST_ENVS = 100_000, 32
 # What leaves a model that is only looked at small and silent.
 SMALL: dict[str, dict[str, Any]] = {"PPO": {"batch_size": 32}, "A2C": {}}
+# Stable-Baselines3's own, where an archive keeps an object in their place.
+DQN_TRAINED_BY = {"learning_rate": 1e-4, "batch_size": 32, "gamma": 0.99}
 SETTLED = 1e9  # statistics that stand for so many observations hardly move
 
 
@@ -43,9 +47,9 @@ def fine_tune(
     """Train an archived agent on for `steps` environment steps with the bits that it will run at; return the model.
 
     `precision` is an engine's ("int8", "int4", "int3", "int2"), whose very grid is trained on, or a QATConfig. `env` is
-    the agent's own where it is None. Ten times on the way the policy plays episodes of their own, and the weights that
-    did best are kept: the result is never worse there than rounding alone. `QuantizedPolicy.from_sb3(model, "int4")`
-    takes it from here.
+    the agent's own where it is None. Ten times on the way (DQN: twenty) the policy plays episodes of their own, and the
+    weights that did best are kept: the result is never worse there than rounding alone.
+    `QuantizedPolicy.from_sb3(model, "int4")` takes it from here.
 
     Raises:
         ValueError: steps below 1, or an unknown precision.
@@ -61,11 +65,11 @@ def fine_tune(
     try:
         model = rebuild_model(
             agent.path, agent.algorithm, vec_env, quantization=config,
-            hyperparameters={**_defaults(agent.algorithm), **settings}, seed=seed,
+            hyperparameters={**_defaults(agent), **settings}, seed=seed,
         )  # fmt: skip
         # Running ranges need a look at the data before they quantize; the engines' grid takes each sample's own.
         delay = 0 if config.grid == "engine" else max(1, steps // 20)
-        every = max(1, steps // TRIALS)
+        every = max(1, steps // trials_of(agent.algorithm))
         keep = KeepBest(loaded, delay - every, every)  # the first trial is of rounding alone
         if isinstance(model, OffPolicyAlgorithm):
             _fill_replay(model, max(1000, min(steps // 4, 10_000)))
@@ -74,6 +78,11 @@ def fine_tune(
         if own_env:
             vec_env.close()
     return model
+
+
+def trials_of(algorithm: str) -> int:
+    """Return how often fine-tuning tries its policy, but for the first trial of rounding alone."""
+    return TRIALS * MORE_TRIALS.get(algorithm, 1)
 
 
 def check_tunable(agent: AgentFile) -> None:
@@ -126,14 +135,32 @@ def training_env(agent: Agent, env: str | Env | VecEnv | None, n_envs: int = 1, 
     return wrapped
 
 
-def _defaults(algorithm: str) -> dict[str, Any]:
+def _defaults(agent: AgentFile) -> dict[str, Any]:
     """Return what a run that goes on from a trained policy does otherwise than one that begins."""
-    if algorithm in ON_POLICY:
+    if agent.algorithm in ON_POLICY:
         return {}
     start: dict[str, Any] = {"learning_starts": 0, "buffer_size": REPLAY}
-    if algorithm == "DQN":
-        start |= {"exploration_initial_eps": 0.05, "exploration_final_eps": 0.05}
+    if agent.algorithm == "DQN":
+        own = read_archive(agent.path).settings
+        rate, batch, discount = (_number(own, name, default) for name, default in DQN_TRAINED_BY.items())
+        # At its training's own pace Q-learning forgets within some hundred updates what it came with: coarse targets
+        # that follow at once feed the grid's errors back. Here steps are small and end at 0, batches are large, and
+        # targets follow slowly. Looking twice as far ahead makes what a wrong action costs larger than those errors.
+        start |= {
+            "exploration_initial_eps": 0.05,
+            "exploration_final_eps": 0.05,
+            "learning_rate": LinearSchedule(0.3 * rate, 0.0, 1.0),
+            "batch_size": int(4 * batch),
+            "tau": 0.01,
+            "target_update_interval": 4,
+            "gamma": (1 + discount) / 2,
+        }
     return start
+
+
+def _number(settings: Mapping[str, Any], name: str, default: float) -> float:
+    value = settings.get(name)
+    return value if isinstance(value, int | float) and value > 0 else default
 
 
 def _fill_replay(model: Any, steps: int) -> None:

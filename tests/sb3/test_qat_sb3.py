@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
@@ -15,8 +16,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from quarl_lib.inference.engines import make_engine, unsupported
 from quarl_lib.inference.pack import pack
 from quarl_lib.quantization.qat import QATConfig, fake_quant_layers, quantize_trained, start_quantization
-from quarl_lib.sb3 import evaluate
-from quarl_lib.sb3.keep_best import TRIAL_EPISODES, TRIAL_SEED, KeepBest
+from quarl_lib.sb3 import evaluate, keep_best
+from quarl_lib.sb3.keep_best import PROOF_EPISODES, TRIAL_EPISODES, TRIAL_SEED, KeepBest
 from quarl_lib.sb3.live import acting_policy
 from quarl_lib.sb3.qat_export import engine_precision, plain_model, trained_agent, trained_precision
 from quarl_lib.sb3.qat_policies import QuantDelay, quantized_recipe
@@ -301,6 +302,30 @@ def test_the_best_weights_after_the_delay_are_kept():
     assert [step for step, _, _ in tried] == [48, 56, 64, 72, 80, 88, 96]
     assert all(on for _, _, on in tried)
     agent = trained_agent(model, "CartPole-v1")
-    returns = evaluate(agent, agent.policy, TRIAL_EPISODES, TRIAL_SEED).episode_return
+    returns = evaluate(agent, agent.policy, PROOF_EPISODES, TRIAL_SEED).episode_return
     assert returns.mean() == max(best for _, best, _ in tried)
     assert keep.seconds > 0
+
+
+def test_luck_in_few_episodes_is_not_kept(monkeypatch):
+    recipe = quantized_recipe(RECIPES["DQN"], QATConfig(4, 4, 8))
+    model = make_model(recipe, make_training_env(recipe, 0), 0)
+    start_quantization(model.policy)
+    keep = KeepBest("CartPole-v1", from_step=0, every_steps=8)
+    keep.init_callback(model)
+    means = iter([(TRIAL_EPISODES, 50.0), (PROOF_EPISODES, 45.0), (TRIAL_EPISODES, 60.0), (PROOF_EPISODES, 44.0)])
+
+    def played(agent, policy, episodes, seed):
+        expected, mean = next(means)
+        assert (episodes, seed) == (expected, TRIAL_SEED)
+        return pd.DataFrame({"episode_return": [mean] * episodes})
+
+    monkeypatch.setattr(keep_best, "evaluate", played)
+    keep._on_training_end()
+    kept = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.add_(1.0)
+    keep._on_training_end()  # 60 in ten episodes, 44 in thirty
+    assert keep.best == 45.0
+    assert all(torch.equal(value, kept[name]) for name, value in model.policy.state_dict().items())

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
 from quarl_lib.quantization.qat import fake_quant_layers
-from quarl_lib.sb3 import SHIPPED_AGENTS, AgentFile, find_agents, fine_tune, load_agent
+from quarl_lib.sb3 import SHIPPED_AGENTS, AgentFile, evaluate, find_agents, fine_tune, load_agent, tuning
 from quarl_lib.sb3.live import acting_policy
+from quarl_lib.sb3.qat_export import trained_agent, trained_precision
 from quarl_lib.sb3.rebuild import rebuild_model
 from quarl_lib.sb3.tuning import training_env
 
@@ -30,6 +32,14 @@ def test_a_rebuilt_model_predicts_as_the_agent(name):
     )
 
 
+class Watch(BaseCallback):
+    """Note the acting weights while they train: those that are kept may be the archive's own."""
+
+    def _on_step(self) -> bool:
+        self.weights = {name: value.detach().clone() for name, value in acting_policy(self.model).named_parameters()}
+        return True
+
+
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
 def test_archives_with_two_critics_train_on(algorithm, tmp_path):
     model_class = getattr(stable_baselines3, algorithm)
@@ -46,17 +56,39 @@ def test_archives_with_two_critics_train_on(algorithm, tmp_path):
         torch.testing.assert_close(one, other)
     if algorithm == "SAC":
         assert torch.equal(model.log_ent_coef, twin.log_ent_coef)
-    tuned = fine_tune(file, None, "int4", 30, hyperparameters={"batch_size": 8})
+    watch = Watch()
+    tuned = fine_tune(file, None, "int4", 30, hyperparameters={"batch_size": 8}, callback=[watch])
     assert all(layer.running_enabled.item() for _, layer in fake_quant_layers(tuned.policy.actor))
-    before, after = (dict(acting_policy(m).named_parameters()) for m in (model, tuned))
+    before, after = dict(acting_policy(model).named_parameters()), watch.weights
     assert before["latent.1.0.weight" if algorithm == "SAC" else "latent.1.weight"].shape == (16, 3)
     assert any(not torch.equal(value, after[name]) for name, value in before.items() if name in after)
+
+
+def test_q_learning_goes_on_in_small_steps_that_end_at_0(monkeypatch):
+    monkeypatch.setattr(tuning, "TRIALS", 1)
+    model: Any = fine_tune(FILES["dqn/CartPole-v1"], None, "int4", 8)  # was trained at 1e-3, 64 and 0.98
+    assert [model.lr_schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx([3e-4, 1.5e-4, 0.0])
+    assert (model.batch_size, model.tau, model.target_update_interval) == (256, 0.01, 4)
+    assert model.gamma == pytest.approx(0.99)
+    assert model.exploration_rate == 0.05
+    model = fine_tune(FILES["dqn/CartPole-v1"], None, "int4", 8, hyperparameters={"batch_size": 16})
+    assert model.batch_size == 16  # what the caller says wins
+    assert (tuning.trials_of("DQN"), tuning.trials_of("PPO")) == (2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int4", "int3", "int2"])
+def test_q_learning_is_mended_at_few_bits(precision):
+    file = FILES["dqn/CartPole-v1"]
+    agent = load_agent(file)
+    tuned = trained_agent(fine_tune(file, None, precision, 10_000), agent)
+    returns = evaluate(tuned, tuned.policy, 20, 1_000_000).episode_return
+    assert returns.mean() >= 475  # fp32: 500; rounded alone: 107 at 4 bits, 14 at 3, 12 at 2
 
 
 @pytest.mark.slow
 def test_two_bits_that_ruin_a_policy_are_mended():
     from quarl_lib.inference import make_engine, pack
-    from quarl_lib.sb3.qat_export import trained_agent, trained_precision
     from quarl_lib.sb3.spec import agent_spec, evaluate_engine
 
     file = FILES["ddpg/Pendulum-v1"]

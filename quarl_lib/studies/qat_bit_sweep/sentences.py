@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from quarl_lib.sb3.recipes import recipe_for
-from quarl_lib.sb3.tuning import TRIALS
+from quarl_lib.sb3.tuning import trials_of
 from quarl_lib.studies.common.intervals import brackets
 from quarl_lib.studies.qat_bit_sweep.summary import AGENT, BITS, METHODS, SCRATCH, TUNED, TWIN
 
@@ -187,7 +187,11 @@ def weights_kept(summary: pd.DataFrame) -> str:
     if best:
         said.append(f"Those that did best in trials of their own, fp32 and QAT alike, for {', '.join(best)}.")
     if summary.method.isin(TUNED).any():
-        said.append(f"Fine-tuned: the best of {TRIALS + 1} trials of their own, the first of rounding alone.")
+        counts = {name: trials_of(name) + 1 for name in summary[summary.method.isin(TUNED)].algorithm.unique()}
+        said.append(
+            f"Fine-tuned: the best of {', '.join(f'{count} trials ({name})' for name, count in counts.items())} of "
+            "their own, the first of rounding alone."
+        )
     return " ".join(said)
 
 

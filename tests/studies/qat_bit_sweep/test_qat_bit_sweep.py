@@ -216,8 +216,9 @@ def test_the_report_says_whose_weights_were_kept():
     assert last.endswith("last weights, not the best, for PPO CartPole-v1")
     assert best.endswith("for DQN CartPole-v1 (every 2,000 steps).")
     assert "best in trials" not in sentences.weights_kept(of_recipes[:1])
-    archive = pd.DataFrame([("SAC", "Mine-v0", "fine_tune", "sac/Mine-v0")], columns=of_recipes.columns)
-    assert sentences.weights_kept(archive).startswith("Fine-tuned: the best of 11 trials")  # and no recipe is missed
+    archives = [(name, "Mine-v0", "fine_tune", f"{name}/Mine-v0") for name in ("SAC", "DQN")]
+    said = sentences.weights_kept(pd.DataFrame(archives, columns=of_recipes.columns))
+    assert said.startswith("Fine-tuned: the best of 11 trials (SAC), 21 trials (DQN) of their own")  # no recipe missed
 
 
 def test_the_same_cell_gives_the_same_numbers(tmp_path):
