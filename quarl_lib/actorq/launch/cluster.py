@@ -142,19 +142,23 @@ def placed(ray: Any, num_actors: int, timeout_s: float = START_TIMEOUT_S) -> Ite
         TimeoutError: they are in use.
     """
     needed, has = num_actors + 1, int(ray.cluster_resources().get("CPU", 0))
-    bundles = [{"CPU": 1}] * needed
-    here = {"ray.io/node-id": own_node(ray)}
-    group = ray.util.placement_group(bundles, "SPREAD", bundle_label_selector=[here, *[{}] * num_actors])
+    deadline, groups = time.monotonic() + timeout_s, []
+    # The learner's first, in a group of its own: in one group Ray may give this node's only CPU to an actor, for ever.
+    wanted = [([{"CPU": 1}], [{"ray.io/node-id": own_node(ray)}]), ([{"CPU": 1}] * num_actors, [{}] * num_actors)]
     try:
-        deadline = time.monotonic() + timeout_s
-        while not group.wait(1.0):
-            if time.monotonic() > deadline:
-                has, free = (int(what().get("CPU", 0)) for what in (ray.cluster_resources, ray.available_resources))
-                said = f"n_actors={num_actors}: learner and actors need {needed} CPUs, a CPU of them on this node; "
-                if has < needed:
-                    raise ValueError(f"{said}the cluster has {has}; add nodes, or give fewer actors")
-                raise TimeoutError(f"{said}{free} of the cluster's {has} were free within {timeout_s:g} s")
-        nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
-        yield [nodes[index] for index in range(1, needed)]
+        for bundles, labels in wanted:
+            groups.append(ray.util.placement_group(bundles, "SPREAD", bundle_label_selector=labels))
+            while not groups[-1].wait(1.0):
+                if time.monotonic() > deadline:
+                    has, free = (
+                        int(what().get("CPU", 0)) for what in (ray.cluster_resources, ray.available_resources)
+                    )  # fmt: skip
+                    said = f"n_actors={num_actors}: learner and actors need {needed} CPUs, a CPU of them on this node; "
+                    if has < needed:
+                        raise ValueError(f"{said}the cluster has {has}; add nodes, or give fewer actors")
+                    raise TimeoutError(f"{said}{free} of the cluster's {has} were free within {timeout_s:g} s")
+        nodes = ray.util.placement_group_table(groups[-1])["bundles_to_node_id"]
+        yield [nodes[index] for index in range(num_actors)]
     finally:
-        ray.util.remove_placement_group(group)
+        for group in groups:
+            ray.util.remove_placement_group(group)

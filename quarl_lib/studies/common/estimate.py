@@ -80,7 +80,7 @@ def row(study: str, found: Estimate, nodes: Sequence[int], account: Account | No
     nothing = found.left_out == found.cells
 
     def said(hours: float) -> str:
-        return "-" if nothing else f"{sign}{hours:,.1f}"
+        return "-" if nothing else f"{sign}{hours:,.0f}" if hours >= 10 else f"{sign}{hours:.2g}"
 
     spread = {_nodes(number): said(hours) for number, hours in zip(nodes, found.hours, strict=True)}
     note = _note(found, account) if account is not None else ""

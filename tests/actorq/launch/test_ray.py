@@ -163,6 +163,18 @@ def test_what_a_cluster_cannot_do_is_said_before_anything_starts(nodes):
         cluster.check_alike(joined, node.versions())
 
 
+@pytest.mark.slow
+def test_actors_fit_on_every_cpu_that_the_learner_leaves(nodes):
+    made, _ = nodes
+    for _ in range(2):
+        made.add_node(num_cpus=6, include_dashboard=False)
+    with cluster.joined(made.address, 1) as joined:
+        for num_actors in (15, 16):
+            with cluster.placed(joined, num_actors, timeout_s=20.0) as node_ids:
+                assert len(node_ids) == num_actors
+                assert cluster.own_node(joined) not in node_ids  # its only CPU is the learner's
+
+
 def test_an_address_that_is_none_and_a_cluster_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="ray_address='somewhere': give '' to start Ray"):
         run(CONFIG, tmp_path, "somewhere")

@@ -55,14 +55,16 @@ def test_what_was_not_measured_is_at_the_mean_or_left_out_and_both_are_said():
     found = estimate(at_mean, [1, 2], 1)
     assert found == Estimate(2, 1, 0, 4.0, (4.0, 3.0))
     line = row("study", found, [1, 2], at_mean)
-    assert [line[name] for name in columns([1, 2])] == ["study", "2", "~ 4.0", "~ 4.0", "~ 3.0"]
+    assert [line[name] for name in columns([1, 2])] == ["study", "2", "~ 4", "~ 4", "~ 3"]
     assert line["note"] == "timed; cells of kinds that were not measured: 1, at the mean of those that were"
     without = Account(cells, {"known": 1.0}, "timed", left_out="starts", one_machine=True)
     found = estimate(without, [1], 1)
     assert found == Estimate(2, 0, 1, 1.0, (1.0,))
     line = row("study", found, [1], without)
-    assert line["core hours"] == "≥ 1.0"
+    assert line["core hours"] == "≥ 1"
     assert line["note"].endswith("1, left out; stays on one machine, one cell after the other; not in it: starts")
+    assert row("study", Estimate(1, 0, 0, 1234.4, (0.0123,)), [1])["core hours"] == "1,234"
+    assert row("study", Estimate(1, 0, 0, 1234.4, (0.0123,)), [1])["1 node"] == "0.012"
     nothing = estimate(Account(cells, {}, "no finished run"), [1], 1)
     assert row("study", nothing, [1])["core hours"] == "-"
     assert total([found, nothing]) == Estimate(4, 0, 3, 1.0, (1.0,))
