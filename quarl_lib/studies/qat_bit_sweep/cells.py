@@ -27,7 +27,7 @@ from quarl_lib.sb3.train import PACKAGES, make_model, make_training_env, save
 from quarl_lib.sb3.tuning import fine_tune
 from quarl_lib.studies.qat_bit_sweep.bits import FP32, Bits
 from quarl_lib.studies.qat_bit_sweep.summary import TUNED
-from quarl_lib.studies.qat_bit_sweep.variants import vary_model, vary_recipe
+from quarl_lib.studies.qat_bit_sweep.variants import vary_model, vary_quantization, vary_recipe
 
 EVALUATION_SEED = 1_000_000  # far from any seed used in training
 CALIBRATION_SEED = 2_000_000
@@ -186,7 +186,9 @@ def _trained(cell: QATCell) -> tuple[Agent, float]:
     recipe = dataclasses.replace(recipe_for(cell.algorithm, cell.env_id), total_steps=cell.actor_steps)
     callbacks: list[QuantDelay | KeepBest] = []
     if cell.bits != FP32:
-        recipe = quantized_recipe(vary_recipe(recipe, cell.variant), cell.bits.config(cell.method))
+        recipe = quantized_recipe(
+            vary_recipe(recipe, cell.variant), vary_quantization(cell.bits.config(cell.method), cell.variant)
+        )
         callbacks.append(QuantDelay(cell.quant_delay_steps))
     keep_best = KeepBest(cell.env_id, cell.select_from_step, recipe.select_every_steps)
     if recipe.select_every_steps:

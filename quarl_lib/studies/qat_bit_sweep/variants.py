@@ -14,12 +14,13 @@ from torch.nn import functional as F
 
 from quarl_lib import metrics
 from quarl_lib.quantization.observers import FakeQuantizer
-from quarl_lib.quantization.qat import fake_quant_layers
+from quarl_lib.quantization.qat import QATConfig, fake_quant_layers
 from quarl_lib.sb3.recipes import Recipe
 from quarl_lib.studies.qat_bit_sweep.bits import Bits, fewest
 from quarl_lib.studies.qat_bit_sweep.summary import AGENT
 
 WEIGHT_DECAY = 1e-4
+LEARNED = ("learned_steps", "static_inputs")
 TARGETS = ("DQN", "DDPG", "TD3")  # whose target networks compute as the acting one does
 ABOUT = {
     "from_start": "quantized from the first step instead of after the delay",
@@ -29,6 +30,8 @@ ABOUT = {
     "layer_norm": "hidden outputs normalised (LayerNorm) before the activation",
     "weight_decay": f"weight decay of {WEIGHT_DECAY:g}",
     "fp32_targets": "target networks in fp32",
+    "learned_steps": "the weights' steps learned (LSQ), of the hidden layers",
+    "static_inputs": "the weights' and the inputs' steps learned, of the hidden layers: constants when the policy acts",
 }
 WARM_START = "warm_start"  # fine-tuning from the fp32 policy, which the sweep has anyway
 COLUMNS = (
@@ -52,6 +55,13 @@ def vary_bits(bits: Bits, variant: str) -> Bits:
     if variant == "observation_8":
         return dataclasses.replace(bits, observation=8)
     return dataclasses.replace(bits, edge=bits.weight) if variant == "narrow_edges" else bits
+
+
+def vary_quantization(config: QATConfig, variant: str) -> QATConfig:
+    """Return the quantization of a variant."""
+    if variant in LEARNED:
+        return dataclasses.replace(config, method="lsq", static_inputs=variant == "static_inputs")
+    return config
 
 
 def vary_recipe(recipe: Recipe, variant: str) -> Recipe:
@@ -124,6 +134,8 @@ def check(variants: list[str], algorithm: str, bits: Bits) -> None:
             raise ValueError(f"variants={name!r}: choose among {', '.join(ABOUT)}")
         if name == "fp32_targets" and algorithm not in TARGETS:
             raise ValueError(f"variants={name!r}: {algorithm} has no target network; {', '.join(TARGETS)} do")
+        if name == "static_inputs" and bits.grid != "engine":
+            raise ValueError(f"variants={name!r}: {bits} is not on the engines' grid; name one such as int2 in bits")
         varied = vary_bits(bits, name)
         if name in ("observation_8", "narrow_edges") and varied == bits:
             raise ValueError(f"variants={name!r}: so it is at {bits} anyway; leave it out")
