@@ -381,6 +381,7 @@ def test_one_seed_has_no_interval_and_that_is_said_and_drawn():
         ({"variants": ["wide"], "methods": ["fine_tune"]}, 'name "qat" in methods'),
         ({"variants": ["wide"], "agents": ["PPO/CartPole-v1"]}, "an agent with steps"),
         ({"variants": ["fp32_targets"]}, "variants='fp32_targets': PPO has no target network"),
+        ({"variants": ["static_inputs"], "bits": ["4"]}, "variants='static_inputs': 4 is not on the engines' grid"),
         ({"variants": ["narrow_edges"], "bits": ["4"]}, "variants='narrow_edges': so it is at 4 anyway"),
     ],
 )

@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
+from quarl_lib.quantization.engine_grid import EngineInput, EngineWeight
+from quarl_lib.quantization.lsq import LearnedEngineInput, LearnedEngineStep
 from quarl_lib.quantization.qat import fake_quant_layers, start_quantization
 from quarl_lib.sb3.qat_policies import quantized_recipe
 from quarl_lib.sb3.recipes import recipe_for
@@ -12,12 +14,13 @@ from quarl_lib.sb3.train import make_model, make_training_env
 from quarl_lib.studies import qat_bit_sweep as study
 from quarl_lib.studies.qat_bit_sweep import sentences
 from quarl_lib.studies.qat_bit_sweep.bits import Bits
-from quarl_lib.studies.qat_bit_sweep.variants import vary_bits, vary_model, vary_recipe
+from quarl_lib.studies.qat_bit_sweep.variants import vary_bits, vary_model, vary_quantization, vary_recipe
 
 
 def model_of(variant: str, algorithm: str = "A2C"):
     recipe = vary_recipe(recipe_for(algorithm, "CartPole-v1"), variant)
-    recipe = quantized_recipe(recipe, vary_bits(Bits.parse("int2"), variant).config("qat"))
+    config = vary_bits(Bits.parse("int2"), variant).config("qat")
+    recipe = quantized_recipe(recipe, vary_quantization(config, variant))
     model = make_model(recipe, make_training_env(recipe, 0), 0)
     vary_model(model, variant)
     start_quantization(model.policy)
@@ -49,6 +52,13 @@ def test_layer_norm_stands_before_the_activation():
 def test_weight_decay_reaches_the_optimizer(algorithm):
     decays = {group["weight_decay"] for group in model_of("weight_decay", algorithm).policy.optimizer.param_groups}
     assert decays == {1e-4}
+
+
+@pytest.mark.parametrize(("variant", "inputs"), [("learned_steps", EngineInput), ("static_inputs", LearnedEngineInput)])
+def test_steps_are_learned_of_hidden_layers(variant, inputs):
+    layers = [layer for _, layer in fake_quant_layers(model_of(variant).policy)]
+    assert [type(layer.weight_quantizer) for layer in layers] == [EngineWeight, LearnedEngineStep, EngineWeight]
+    assert [type(layer.input_quantizer) for layer in layers] == [EngineInput, inputs, EngineInput]
 
 
 def test_fp32_targets_compute_in_fp32_and_still_follow_the_network():
