@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from quarl_lib import cli
 from quarl_lib.results import PROJECT
 
 PAGE = (PROJECT / "docs/cluster.md").read_text()
@@ -26,6 +28,22 @@ def test_the_page_starts_two_nodes_and_stops_them():
     assert [line.split()[1] for line in said] == ["start", "start", "run", "run", "stop"]
     (cloud,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert yaml.safe_load(cloud)["head_node_type"] in yaml.safe_load(cloud)["available_node_types"]
+
+
+def test_the_setting_for_a_gpu_is_accepted(capsys):
+    text = PAGE.partition("## A machine with a GPU\n")[2].partition("\n## ")[0]
+    (command,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[0] == ".venv/bin/quarl"
+    assert cli.main([*words[1:], "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        "n_actors = 4\n",
+        "batch_size = 256\n",
+        "samples_per_insert = 16.0\n",
+        "policy_hidden = [2048, 2048, 2048]\n",
+    ):
+        assert part in said
 
 
 @pytest.mark.slow
