@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["MPLBACKEND"] = "agg"
 # What tests measure of this machine stays out of the user's own cache.
 os.environ.setdefault("QUARL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "quarl"))
+# A job in a shell's background ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 

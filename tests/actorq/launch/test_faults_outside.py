@@ -30,8 +30,7 @@ pytestmark = pytest.mark.slow
 PAUSE_S = 5.0
 
 CALLER = """\
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a shell's background
+import sys
 from pathlib import Path
 import fault_runs
 from quarl_lib.actorq.launch import local
