@@ -25,6 +25,7 @@ from quarl_lib.envs import gym as environments
 from quarl_lib.sb3.agents import load_agent
 from quarl_lib.sb3.episodes import evaluate
 from quarl_lib.sb3.folders import AgentFile
+from quarl_lib.sb3.logs import log_nowhere
 from quarl_lib.sb3.recipes import RECIPES, Recipe, recipe_for
 
 EVALUATION_EPISODES = 20
@@ -134,8 +135,8 @@ def make_model(recipe: Recipe, env: VecEnv, seed: int) -> BaseAlgorithm:
     if noise is not None:
         arguments["action_noise"] = noise
     model_class = getattr(stable_baselines3, recipe.algorithm)
-    return model_class(
-        recipe.policy, env, policy_kwargs=dict(recipe.policy_kwargs), seed=seed, device="cpu", **arguments
+    return log_nowhere(
+        model_class(recipe.policy, env, policy_kwargs=dict(recipe.policy_kwargs), seed=seed, device="cpu", **arguments)
     )
 
 

@@ -21,6 +21,7 @@ from quarl_lib.sb3.agents import Agent, AgentFile, load_agent
 from quarl_lib.sb3.archive import AgentError, read_archive
 from quarl_lib.sb3.build import ON_POLICY
 from quarl_lib.sb3.keep_best import KeepBest
+from quarl_lib.sb3.logs import log_nowhere
 from quarl_lib.sb3.qat_policies import QuantDelay
 from quarl_lib.sb3.rebuild import rebuild_model
 
@@ -63,10 +64,10 @@ def fine_tune(
     own_env = env is None or isinstance(env, str)
     vec_env = training_env(loaded, env, int(settings.pop("n_envs", _n_envs(agent))), seed)
     try:
-        model = rebuild_model(
+        model = log_nowhere(rebuild_model(
             agent.path, agent.algorithm, vec_env, quantization=config,
             hyperparameters={**_defaults(agent), **settings}, seed=seed,
-        )  # fmt: skip
+        ))  # fmt: skip
         # Running ranges need a look at the data before they quantize; the engines' grid takes each sample's own.
         delay = 0 if config.grid == "engine" else max(1, steps // 20)
         every = max(1, steps // trials_of(agent.algorithm))

@@ -16,6 +16,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.vec_normalize import VecNormalize
 
+from quarl_lib.sb3.logs import log_nowhere
 from quarl_lib.sb3.rollouts.handle import RolloutsHandle
 from quarl_lib.sb3.rollouts.report import Gain
 
@@ -62,7 +63,7 @@ def _twin(model: BaseAlgorithm, env: VecEnv) -> Any:
     quiet = {"verbose": 0, "tensorboard_log": None}
     if not isinstance(model, OnPolicyAlgorithm):
         quiet |= {"learning_starts": 0, "buffer_size": SMALL_BUFFER}
-    twin: Any = type(model).load(archive, env=env, device=model.device, custom_objects=quiet)
+    twin: Any = log_nowhere(type(model).load(archive, env=env, device=model.device, custom_objects=quiet))
     if hasattr(twin, "exploration_schedule"):  # what DQN comes down to, not the random actions that it begins with
         twin.exploration_schedule = _Constant(twin.exploration_final_eps)
         twin.exploration_rate = twin.exploration_final_eps

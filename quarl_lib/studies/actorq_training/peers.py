@@ -93,6 +93,7 @@ def train(run: PeerRun, report: Callable[[str], None] = lambda said: None) -> pd
     from stable_baselines3.common.callbacks import BaseCallback
 
     from quarl_lib.envs.as_gym import AsGym
+    from quarl_lib.sb3.logs import log_nowhere
 
     options = run.options
     threshold = Threshold(options.stop_return, options.stop_evaluations)
@@ -124,7 +125,7 @@ def train(run: PeerRun, report: Callable[[str], None] = lambda said: None) -> pd
     torch.set_num_threads(run.threads or allowed_cores())
     try:
         watch = Watch()
-        model = _model(run, AsGym(control.make(options.task, options.seed)))
+        model = log_nowhere(_model(run, AsGym(control.make(options.task, options.seed))))
         model.learn(options.actor_steps, callback=watch)
     finally:
         torch.set_num_threads(threads)

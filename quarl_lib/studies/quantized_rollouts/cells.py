@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from quarl_lib.actorq.carbon import modelled_kwh
 from quarl_lib.envs import gym as environments
 from quarl_lib.provenance import usable_cores
+from quarl_lib.sb3.logs import log_nowhere
 from quarl_lib.sb3.rollouts import quantized_rollouts
 from quarl_lib.sb3.rollouts.patches import Patches
 from quarl_lib.studies.quantized_rollouts.turns import Pause, in_turns
@@ -91,7 +92,7 @@ class RolloutRecipe:
             options["action_noise"] = NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
         options["policy_kwargs"] = {"net_arch": [int(width) for width in self.hidden.split("-")]}
         kind = getattr(stable_baselines3, self.algorithm)
-        return kind("MlpPolicy", env, seed=seed, device="cpu", **options)
+        return log_nowhere(kind("MlpPolicy", env, seed=seed, device="cpu", **options))
 
 
 @dataclass(frozen=True)
