@@ -25,6 +25,6 @@ def test_no_training_of_ours_leaves_a_folder(temporary):
     make_model(recipe, make_training_env(recipe, 0), 0).learn(100)
     (file,) = (file for file in find_agents(SHIPPED_AGENTS) if file.name == "a2c/CartPole-v1")
     fine_tune(file, None, "int8", 200)
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.glob("SB3-*")) == []
     model.learn(10)  # the user's own, on the other hand, does
-    assert [path.name[:4] for path in temporary.iterdir()] == ["SB3-"]
+    assert len(list(temporary.glob("SB3-*"))) == 1
